@@ -28,7 +28,8 @@ function                    codes for each field
                             ``not_allowed_for_operation`` (except for an edit)
 `capabilities`              the codes that ``rxllm.models`` lists, for capabilities that the model lacks
 `data`                      faults that jsonschema-rs finds in JSON data, in the words of jsonschema-rs
-all functions               ``wrong_type`` for any field, or for the value itself
+all functions               ``wrong_type`` for any field, or for the value itself; ``too_large`` for an integer field
+                            whose value does not fit in 64 bits
 ==========================  ===========================================================================================
 """
 
@@ -107,7 +108,7 @@ def tool(value: Tool) -> None:
 
 
 def session(value: Session) -> None:
-    """Raise ``ValidationError("invalid_session")`` if the session's fields contradict its status."""
+    """Raise ``ValidationError("invalid_session")`` if the session's status or thread is invalid."""
     _raise("invalid_session", value, session_faults)
 
 
@@ -178,7 +179,7 @@ _ROOTS = {
     "invalid_session": "a Session",
     "invalid_image_request": "an ImageRequest",
 }
-"""Maps the reason of an error to the class that the checked value should have."""
+"""Maps each error reason to a description of the expected class."""
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",
@@ -202,8 +203,8 @@ _STATEMENTS = {
     "reserved_tool_name": "must not be auto, none or required, which tool_choice reserves",
     "requires_json_schema": "requires response_format=json_schema(...)",
     "required": "must be the id of the tool call that the message answers",
-    "result_without_call": "must be the id of a tool call in an earlier message; keep the assistant's message with the "
-    "call, or remove the call's results too, as rxllm.trim_thread does",
+    "result_without_call": "must be the id of a tool call in an earlier message; keep the assistant's message "
+    "that contains the call, or remove the call's results too, as rxllm.trim_thread does",
     "required_for_status": "must be set while the session has this status",
     "error_required_for_status": "must contain an 'error' while the session has this status",
     "required_for_operation": "must be set for this operation",

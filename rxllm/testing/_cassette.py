@@ -80,26 +80,26 @@ class Cassette:
     ``"replay"``    Never calls the model. A request that is not recorded fails with
                     ``AdapterError("no_scripted_response")``. Its message shows how the request differs from the nearest
                     recording.
-    ``"record"``    Always calls the model. The first call with a request replaces that request's recordings; later
-                    calls add new recordings. Failed calls are recorded too. The recording of a call that is disposed
-                    early ends with ``StreamError("cancelled")``.
+    ``"record"``    Always calls the model. The first call with a request replaces that request's recordings.
+                    Later calls with the same request add recordings. Failed calls are recorded too. The recording of a
+                    call that is disposed early ends with ``StreamError("cancelled")``.
     ==============  ====================================================================================================
 
     By default, recorded answers are played without delays. With ``speed=1``, they keep their recorded times.
     ``speed=2`` is twice as fast. If a request has several recordings, they are played in rotation.
 
-    Two requests are equal if they have the same messages, tools, model, provider and settings. Request ids, keys,
-    headers and `metadata` are ignored. Options with names like ``password`` are ignored too. Keys are never written to
-    the file. Bytes are written only as hashes.
+    Two requests are equal if they have the same messages, tools, model, provider and settings. Request ids, API keys,
+    headers and `metadata` are ignored. So are the values of options with names like ``password``. API keys are never
+    written to the file. Bytes in a request are written only as hashes.
 
-    A recording starts with a line for the request. The lines after it have the format that `record` writes. An answer
-    is written in one piece once it is complete. Threads and processes can share the file, but while one process
-    replaces recordings, no other process may write to the file. If the file's folder is missing, it is created. Images
-    from ``generate_image`` are not recorded.
+    A recording starts with a line for the request. The lines after it have the format that `record` writes. The lines
+    of an answer are written together when the answer ends. Threads and processes can share the file, but while one
+    process replaces recordings, no other process may write to the file. If the file's folder is missing, it is created.
+    Images from ``generate_image`` are not recorded.
 
-    Raises ``ValidationError("invalid_option")`` if `mode` is unknown. Raises ``EngineError("invalid_engine")`` if the
-    engine has other settings. Raises ``ValueError`` if `speed` is not positive, and ``TypeError`` if `path` is not a
-    path.
+    Raises ``ValidationError("invalid_option")`` if `mode` is unknown. Raises ``EngineError("invalid_engine")`` if
+    `engine` has settings besides an adapter and a model. Raises ``ValueError`` if `speed` is not positive, and
+    ``TypeError`` if `path` is not a path.
     """
 
     def __init__(self, path: str | Path, engine: Any, mode: Mode = "once", *, speed: float = math.inf) -> None:
@@ -226,7 +226,7 @@ _writing = threading.Lock()
 
 
 class _Take(Recording):
-    """Records a live answer, and saves it when it ends."""
+    """Records a live answer. When the answer ends, the recording is saved or dropped."""
 
     def __init__(self, seconds: Callable[[], float], keeps_all: bool, save: Callable[[str], None]) -> None:
         super().__init__(io.StringIO(), seconds)
@@ -286,7 +286,7 @@ def _require_bare(engine: Engine) -> Engine:
     return bare
 
 
-def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickled cassettes name this function
+def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickles refer to it by name
     return Cassette(path, engine, mode, speed=speed)
 
 
@@ -344,7 +344,7 @@ def key_of(description: Mapping[str, Any]) -> str:
 
 
 def head_line(description: Mapping[str, Any]) -> str:
-    """Return the first line of a recording, which holds the request."""
+    """Return a recording's first line. That line contains the request."""
     text = json.dumps({"request": description}, ensure_ascii=False)
     return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
 

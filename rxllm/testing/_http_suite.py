@@ -40,7 +40,7 @@ PNG = Image.from_base64(
 """A one-pixel image."""
 
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
-"""The reasons for a refusal that have no HTTP status of their own."""
+"""The reasons for which there is no specific HTTP status."""
 
 
 class HTTPAdapterConformance(AdapterConformance):
@@ -78,13 +78,14 @@ class HTTPAdapterConformance(AdapterConformance):
         missing(self, "ended")
 
     def failed(self, error: AdapterError) -> list[bytes]:
-        """Return the chunks that report `error` midway through a stream, including its reason and message."""
+        """Return the chunks that report `error`, including the error's reason and message, midway through a stream."""
         missing(self, "failed")
 
     def refused(self, error: AdapterError) -> Reply:
-        """Return the response that refuses a call with `error`. You can create it with `refusal`.
+        """Return the response to a call that the service refuses because of `error`.
 
-        The response must contain the error's reason, message, ``retry_after`` and ``request_id``.
+        The response must contain the error's reason, message, ``retry_after`` and ``request_id``. You can create it
+        with `refusal`.
         """
         missing(self, "refused")
 
@@ -219,8 +220,8 @@ class ImageConformance:
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
         """Return a context manager that starts a service and yields a `Served`.
 
-        The service answers with ``n`` copies of `PNG`, but never with more than `images` of them. If `images` is None,
-        the service refuses every call with the request id `REQUEST_ID`.
+        The service answers with as many copies of `PNG` as the request's ``n``, but with at most `images` copies. If
+        `images` is None, the service refuses every call, and each refusal contains the request id `REQUEST_ID`.
         """
         missing(self, "serving")
 

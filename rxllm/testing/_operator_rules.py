@@ -148,7 +148,7 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return each delivery to test as a tuple: the item's number, its tick, and how long the source is silent."""
+        """Return the deliveries to test, as tuples of an item's number, the item's tick, and the source's silence."""
         last = len(self.items) * EVERY
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
         return [(*item, 0) for item in _ticks(self.run()[0])] + [(*item, SILENCE) for item in timed[:2]]
@@ -157,7 +157,7 @@ class Tested:
         return Source(self.items, clock=clock).pipe(self.make())
 
     def failure(self) -> tuple[str, Exception] | None:
-        """Return a description of the operator's error, and the error itself, or None if it did not fail."""
+        """Return a description of the operator's error, and the error itself, or None if the operator did not fail."""
         moments = {0: "when it was subscribed to", self.end: "when the source ended"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
         match self.run()[0].ends:
@@ -205,7 +205,7 @@ def _ends(tested: Tested) -> None:
         expect(run.escaped is None, f"{run.escaped!r} was raised")
         expect(len(run.ends) > 0, "it did not end")
         expect(len(run.ends) == 1, f"it ended {len(run.ends)} times: {run.ends}")
-        expect(run.notes[-1] == run.ends[0], f"it emitted {run.notes[-1]} after its end")
+        expect(run.notes[-1] == run.ends[0], f"it emitted {run.notes[-1]} after it had ended")
 
 
 @OPERATOR_RULES.rule("ends_with_source", "it ends when its source does")
@@ -220,7 +220,9 @@ def _errors(tested: Tested) -> None:
     for count in range(len(tested.items) + 1):
         run, source = run_operator(tested.make, tested.items[:count], failure)
         at = (count + 1) * EVERY
-        expect(run.ends == [(at, "error", failure)], f"after {count} items, at {at}, it ended with {run.ends}")
+        expect(
+            run.ends == [(at, "error", failure)], f"after {count} items, at {at}, the operator ended with {run.ends}"
+        )
         expect(source.released(at), f"the source failed at {at}, but was still in use: {source.uses}")
 
 
@@ -290,7 +292,7 @@ def _at_once(tested: Tested) -> None:
     expect(source.released(0), "take(1) did not release the source")
 
 
-@OPERATOR_RULES.rule("reentrant", "items that arrive while another is being delivered give the same result")
+@OPERATOR_RULES.rule("reentrant", "items that arrive while another item is being delivered give the same result")
 def _reentrant(tested: Tested) -> None:
     subject, clock, pending = Subject[Any](), Clock(), tested.items
 
@@ -328,8 +330,11 @@ def _subscriber(tested: Tested) -> None:
             expect(not lost, f"the exception at item {number} was lost: {lost}")
             after = run.notes[number + 1 :]
             arrived = [(kind, value) for _, kind, value in after] == [("error", error)] and after[0][2] is error
-            expect(arrived, f"{error!r} was raised at item {number}, and then it emitted {after}")
-            expect(source.released(tick), f"the source was in use after item {number} failed at {tick}: {source.uses}")
+            expect(arrived, f"after {error!r} was raised at item {number}, the operator emitted {after}")
+            expect(
+                source.released(tick),
+                f"after the error at item {number}, at {tick}, the source was still in use: {source.uses}",
+            )
 
 
 # Rules for events

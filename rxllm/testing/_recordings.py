@@ -202,7 +202,7 @@ def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
 
 
 class Recording:
-    """Writes the lines of one stream. Once the stream's last line is written, any more lines are ignored."""
+    """Writes the lines of one stream. Once the stream's last line is written, further lines are ignored."""
 
     def __init__(self, file: TextIO, seconds: Callable[[], float]) -> None:
         self._file: TextIO | None = file
@@ -256,7 +256,7 @@ def is_left(error: Exception) -> bool:
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of a file, which has `at` and exactly one other field."""
+    """A line of a recording. It has `at` and exactly one other field."""
 
     at: float
     next: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -355,7 +355,7 @@ def _split_entries(path: Path, lines: Iterable[bytes]) -> Iterator[Recorded]:
 def _decode(line: bytes, type: type[T]) -> T:
     try:
         return msgspec.json.decode(line, type=type)
-    except msgspec.DecodeError as error:  # the line contains a lone surrogate, or a number that is out of range
+    except msgspec.DecodeError as error:  # perhaps because of a lone surrogate or a number that is out of range
         try:
             data: Any = json.loads(line)
         except ValueError:

@@ -76,7 +76,7 @@ class RuleTable(dict[str, str]):
             try:
                 call(lambda name=name: self.checks[name](subject))
             except catch as error:
-                failed = isinstance(error, AssertionError)  # otherwise, the tested object itself raised the error
+                failed = isinstance(error, AssertionError)  # otherwise, the subject itself raised the error
                 how, cause = (error, error.__cause__) if failed else (f"it raised {error!r}", error)
                 yield BrokenRule(name, f"{name}: {self[name]}, but {how}", error, cause)
 
@@ -100,7 +100,7 @@ def report(broken: Iterable[BrokenRule]) -> None:
 
 
 def _on_a_screen(messages: Sequence[str]) -> str:
-    """Join the messages. If a message does not fit on the screen as a whole, keep only its first line."""
+    """Join the messages. If an entire message does not fit on the screen, keep only the first line of that message."""
     lines: list[str] = []
     for index, message in enumerate(messages, 1):
         first, *rest = message.splitlines()
@@ -193,7 +193,7 @@ class Observed:
         return self.errors[0] if self.errors else None
 
     def expect_events(self) -> list[Any]:
-        """Return the events. If the call failed, raise an ``AssertionError``."""
+        """Return the events. If the call failed or emitted no events, raise an ``AssertionError``."""
         __tracebackhide__ = True
         expect(self.error is None, f"the call failed with {self.error!r}", self.error)
         expect(bool(self.events), "the call completed without emitting an event")

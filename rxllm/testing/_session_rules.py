@@ -81,7 +81,7 @@ def sample(id: str) -> Session:
     return Session(id, thread, "awaiting_tools", (call,), "Which one?", "c1", context, {"cost": [0.1]})
 
 
-@SESSION_STORE_RULES.rule("new", "an unknown id loads as an empty session of version 0, and deleting it does nothing")
+@SESSION_STORE_RULES.rule("new", "an unknown id loads as an empty session with version 0, and deleting it does nothing")
 async def _new(place: _Place) -> None:
     for _ in range(2):
         await place.loads(SavedSession(Session(id=place.id)))
@@ -98,7 +98,9 @@ async def _content(place: _Place) -> None:
     await place.loads(SavedSession(sample(place.id), saved.version))
 
 
-@SESSION_STORE_RULES.rule("version", "saving requires the stored version, from any store object, and increases it")
+@SESSION_STORE_RULES.rule(
+    "version", "saving requires the stored version and increases it, whichever store object is used"
+)
 async def _version(place: _Place) -> None:
     await place.conflicts(1, "version 1 of a new session")
     first = await place.store.save(place.session("first"), 0)
@@ -133,7 +135,9 @@ async def _at_once(place: _Place) -> None:
     await place.loads(saved[0])
 
 
-@SESSION_STORE_RULES.rule("apart", "a session is loaded, saved and deleted only under its own id, however unusual")
+@SESSION_STORE_RULES.rule(
+    "apart", "a session is loaded, saved and deleted only under its own id, even if the id is unusual"
+)
 async def _apart(place: _Place) -> None:
     saved: dict[str, SavedSession] = {}
     for pattern in IDS:

@@ -108,10 +108,10 @@ def simulate(
     If `cancel` is given, the app is cancelled before the step with that number. `simulate_cancels` tries every
     step. `limit` is the maximum virtual time in seconds.
 
-    Sync tools and other blocking functions run on the same thread. If they sleep, their results are delayed. The app
-    must not start a thread or call ``run()``. Both raise an error. The simulation does not control ``datetime.now()``,
-    ``threading`` locks, or the order of a set of strings. A process runs one simulation at a time. Simulations on other
-    threads wait for their turn.
+    Sync tools and other blocking functions run on the simulation's thread. If they sleep, their results are delayed.
+    The app must not start a thread or call ``run()``. Doing so raises an error. The simulation does not control
+    ``datetime.now()``, ``threading`` locks, or the order of a set of strings. A process runs one simulation at a time.
+    Simulations on other threads wait for their turn.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
@@ -238,7 +238,9 @@ class _Run:
         self.pools.count_all()
         if self.pools.lost:
             what = f"an httpcore connection pool has lost {self.pools.lost} of its slots"
-            self.problems.append(f"{what}: a cancelled call did not release its slot, so later calls wait for it")
+            self.problems.append(
+                f"{what}: a cancelled call did not release its slot, so later calls wait for that slot"
+            )
         self._run_outside(self.loop.shutdown_asyncgens())
         self._run_outside(asyncio.sleep(SETTLING_SECONDS))
         for server in self.world.servers:
@@ -282,7 +284,8 @@ class _Run:
         parts = [
             f"seed {self.seed}: " + "\n".join(self.problems),
             f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults),
-            f"the trace has {len(self.loop.trace)} lines; these are the last:" + "".join(f"\n{line}" for line in shown),
+            f"the trace has {len(self.loop.trace)} lines; these are the last, except for task steps:"
+            + "".join(f"\n{line}" for line in shown),
             f"repeat it with simulate({getattr(self.app, '__qualname__', self.app)}, seed={self.seed}, {self.options})",
         ]
         return "\n\n".join(parts)

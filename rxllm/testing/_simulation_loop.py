@@ -22,11 +22,11 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 ENABLED = 0.3
 """The probability that any one kind of fault is enabled in a run."""
 RATES = (0.1, 0.4, 0.8)
-"""The possible probabilities that an enabled fault strikes. Each run uses one of them."""
+"""The probabilities with which an enabled fault can strike. Each run uses only one of them."""
 
 
 class Moment(NamedTuple):
-    """A line of the trace. `time` is in virtual seconds. `who` is a task or a connection."""
+    """A line of the trace. `time` is in virtual seconds. `who` names a task, a connection or a server."""
 
     time: float
     who: str
@@ -76,7 +76,7 @@ class Faults:
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
-        """Return how many seconds a write takes to arrive, chosen at random."""
+        """Return a random delay in seconds, for a write or for a connection attempt."""
         return self.random.uniform(0.0002, 0.003)
 
 
@@ -100,7 +100,7 @@ LACKING = (
 TIMER_SECONDS = 1e-9
 """The number of virtual seconds that pass whenever a timer is set.
 
-Because of this, timers with the same delay fire in order, but still in the same turn.
+Because of this, timers with the same delay fire in the order in which they were set, but still in the same turn.
 """
 
 
@@ -213,7 +213,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def sleep(self, seconds: float) -> None:
         """Stand in for ``time.sleep``.
 
-        On the loop, the clock advances. If a blocking function sleeps, only the arrival of its result is delayed.
+        A call on the event loop advances the clock. A call in a blocking function only delays the function's result.
         """
         if asyncio.events._get_running_loop() is None:
             self.slept += seconds
@@ -221,7 +221,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._now += seconds
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Begin a turn."""
+        """Begin a turn of the loop, and advance the clock if no callback is ready."""
         if self._delayed:
             cast(Any, self)._ready.extend(self._delayed)
             self._delayed, timeout = [], 0
@@ -322,7 +322,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 def _make_refusal(name: str) -> Callable[..., NoReturn]:
     def refuse(*args: Any, **options: Any) -> NoReturn:
         fault = f"a simulation is cut off from the operating system and has no loop.{name}"
-        raise NotImplementedError(f"{fault}: serve with world.serve(...), and replace any other access with a stand-in")
+        raise NotImplementedError(f"{fault}: to serve, use world.serve(...); replace anything else with a stand-in")
 
     return refuse
 

@@ -43,7 +43,7 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
         loop.inject(who, f"stall: connecting takes {fault.seconds:.3g} s")
         await asyncio.sleep(min(fault.seconds, 1e5))
     if listener is None:
-        fault = f"no server in this simulation has port {port}"
+        fault = f"no server in this simulation listens on port {port}"
         loop.note(who, fault)  # clients often omit this text from their errors
         raise ConnectionRefusedError(errno.ECONNREFUSED, fault)
     if faults.strikes("refuse"):

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class World:
-    """A simulated world. `random` is a random generator for the app. `faults` lists the faults injected so far."""
+    """A simulated world. `random` generates random numbers for the app. `faults` lists the faults injected so far."""
 
     def __init__(self, loop: VirtualLoop, seed: int, cancel: int | None) -> None:
         self.seed = seed
@@ -117,7 +117,7 @@ EPOCH = 1_750_000_000
 
 @contextlib.contextmanager
 def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
-    """For code on this thread, replace the clock, randomness, connection pools and the starting of threads."""
+    """For code on this thread, replace the clock and random numbers, watch connection pools, and refuse new threads."""
     pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes
     scheduler = LoopScheduler(loop)
@@ -127,7 +127,7 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
         return scopes.setdefault(id(scope), (len(scopes), scope))[0]
 
     def refuse_thread(thread: threading.Thread) -> NoReturn:
-        fault = f"a simulation has no threads, but the app starts {thread.name!r}"
+        fault = f"a simulation has no threads, but the app started the thread {thread.name!r}"
         error = RuntimeError(f"{fault}: use tasks, asyncio.to_thread or Rx timers")
         loop.call_exception_handler({"message": "the app started a thread", "exception": error})  # Rx may swallow it
         raise error

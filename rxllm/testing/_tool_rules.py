@@ -158,7 +158,7 @@ def _failure(executor: Executor) -> None:
         raise ValueError("no such city")
 
     error = _event(executor, fail, ToolExecutionCompleted).error
-    expect(isinstance(error, ToolError) and error.reason == "handler_raised", f"it was {error!r}")
+    expect(isinstance(error, ToolError) and error.reason == "handler_raised", f"the call's error was {error!r}")
     content = _event(executor, fail, ToolResultEncoded).content
     expect("no such city" in content, f"the model got {content!r}")
 
@@ -166,13 +166,13 @@ def _failure(executor: Executor) -> None:
 @EXECUTOR_RULES.rule("halt", "a tool that halts stops the chat")
 def _halt(executor: Executor) -> None:
     event = _event(executor, lambda arguments: halt("enough", 42), ToolHalt)
-    expect((event.reason, event.result) == ("enough", 42), f"it was {event!r}")
+    expect((event.reason, event.result) == ("enough", 42), f"the event was {event!r}")
 
 
-@EXECUTOR_RULES.rule("question", "a tool that asks the user stops the chat with its question")
+@EXECUTOR_RULES.rule("question", "a tool that asks the user a question stops the chat with that question")
 def _question(executor: Executor) -> None:
     event = _event(executor, lambda arguments: ask_user("Which?"), AskUserRequested)
-    expect(event.question == "Which?", f"it was {event!r}")
+    expect(event.question == "Which?", f"the event was {event!r}")
 
 
 @EXECUTOR_RULES.rule("several", "concurrent calls share nothing")
@@ -211,4 +211,4 @@ def _timeout(executor: Executor) -> None:
     finally:
         released.set()
     error = completed.error
-    expect(isinstance(error, ToolError) and error.reason == "timeout", f"it was {completed!r}")
+    expect(isinstance(error, ToolError) and error.reason == "timeout", f"the event was {completed!r}")

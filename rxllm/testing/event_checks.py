@@ -59,7 +59,7 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
 
     A decoder must give the same result for every list of chunks. By default, there is about one list for each byte of
     `data`. If the data is long, pass `cuts` to get only two lists. The first has all of `data` in one chunk. The second
-    is cut at `cuts` random places, which depend only on `seed`.
+    is cut at `cuts` random places. The same `data` and `seed` always give the same places.
     """
     yield [data]
     if cuts is not None:
@@ -116,8 +116,8 @@ def events(
     MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
 
     `pieces` are one turn of a `Fake` script, in any order. Delays take no time. `thinking` precedes the pieces.
-    `tool_calls`, `usage` and `finish_reason` follow the pieces. A `thinking` string becomes a single delta. If the
-    first piece is an exception, it is raised. Any later exception becomes an ``ErrorEvent``.
+    `tool_calls`, `usage` and `finish_reason` follow the pieces. A `thinking` string becomes a single delta. If
+    the response begins with an exception, the exception is raised. Any later exception becomes an ``ErrorEvent``.
 
     Raises ``ValidationError("invalid_option")`` if `Fake` does not accept a piece.
     """
@@ -164,9 +164,10 @@ def fold(events: Iterable[Event]) -> Response[Any]:
 
 
 def inconsistency(events: Iterable[Event]) -> str | None:
-    """Describe the first event that contradicts earlier events, or return None.
+    """Return a description of the first event that contradicts earlier events, or None if no event does.
 
-    A missing event is no contradiction.
+    Most missing events are not contradictions. The exceptions are the completion of a block in a message whose start is
+    present, and the completion of a step.
     """
     checkers: dict[tuple[str, ...], _ChatChecker] = {}  # one checker for the chat, and one for each agent
     for event in events:

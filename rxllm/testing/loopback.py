@@ -12,7 +12,8 @@ takes a `Request` and returns a `Reply`. The last reply in a list is repeated.
 A body of bytes is sent with a ``Content-Length``. An iterable is sent in chunks, one for each bytes object. A `Pause`
 delays the next chunk, and a `Cut` cuts the body off.
 
-An invalid script or body raises ``TypeError`` immediately. An error in the running server is raised at the end of the
+An invalid script or body raises ``TypeError`` immediately, and an empty list of replies raises ``ValueError``. The
+items of an iterator are checked only when they are sent. An error in the running server is raised at the end of the
 ``with`` block. A request with a body must have a ``Content-Length``.
 """
 
@@ -423,7 +424,7 @@ def chat_finish(reason: str = "stop", **more: Any) -> bytes:
 
 
 def chat(*texts: str) -> list[bytes]:
-    """Return a complete streamed chat as bytes, with one chunk for each text."""
+    """Return the frames of a complete streamed chat, with one chunk for each text."""
     return [*map(chat_chunk, texts), chat_finish(), DONE]
 
 

@@ -145,7 +145,7 @@ def _applied(operator: Any, source: Any) -> Observable[Any]:
 
 def _unsubscribed(subscribed: str) -> int:
     if subscribed.strip() != "^" + "-" * (len(subscribed.strip()) - 2) + "!" or subscribed[0] != "^":
-        raise ValueError(f"{subscribed!r} is not a subscription: write '^' at tick 0, then '-', then '!' at its end")
+        raise ValueError(f"{subscribed!r} is not a subscription: write '^' at tick 0, then '-', then '!' at the end")
     return subscribed.index("!")
 
 

@@ -396,8 +396,8 @@ lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
 )
 """The events of a valid chat, as ``stream`` emits them.
 
-A chat can have several steps, tools, agents up to two levels deep, and corrections. Some chats end while a call
-waits for approval.
+A chat can have several steps, tools, agents up to two levels deep, and a user's corrections. Some chats end while a
+call waits for approval.
 """
 
 

@@ -1,8 +1,8 @@
 """`AgentTool`, a tool that runs a chat.
 
-This module cannot import the layer that runs chats, because that layer is higher. Therefore, ``rxllm`` registers the
-layer with `run_with`. The layer cannot be passed as an argument instead, because users call ``ops.run_tools`` and
-``Engine.as_tool`` directly.
+This module cannot import the layer that runs chats, because that layer is above this one. Therefore, ``rxllm``
+registers the layer with `run_with`. The layer cannot be passed as an argument instead, because users call
+``ops.run_tools`` and ``Engine.as_tool`` directly.
 """
 
 from __future__ import annotations

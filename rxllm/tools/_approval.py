@@ -44,7 +44,7 @@ WAITING = ("manual_tool_calls", "approval_tool_calls")
 """The metadata keys for the lists of tool calls that the caller must answer."""
 
 QUESTION = "question"
-"""The id of a tool's question to the caller, within the tool's own "chat"."""
+"""The id of a tool's question to the user, within the tool's own "chat"."""
 
 STATE = "tool_state"
 """The metadata key for the state that a tool saves with its question."""
@@ -116,7 +116,7 @@ class WaitingCalls:
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return metadata for the step. It lists those of the `calls` that are waiting for approval."""
+        """Return the step's metadata, which lists the `calls` that are waiting for approval."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes
@@ -132,7 +132,7 @@ def question_events(halt: Halt, call: ToolCall) -> list[Event]:
 
 
 def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
-    """Return the events that repeat a question that the caller has not answered."""
+    """Return the events that repeat an unanswered question."""
     return _waiting_events(thread[0], call)
 
 
@@ -146,7 +146,7 @@ def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
 
 
 def is_question(message: Message) -> bool:
-    """Whether `message`, the first message of a tool's chat, asks the caller a question."""
+    """Whether `message`, the first message of a tool's chat, asks the user a question."""
     return bool(message.metadata.get("ask_user"))
 
 

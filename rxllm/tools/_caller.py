@@ -3,7 +3,7 @@
 * An ``async def`` function runs on the call's event loop. A timeout or disposal cancels it.
 * A plain function runs in a daemon thread, in a copy of the context. At most `THREADS` of them run at once.
 * A timeout or disposal cannot stop a plain function, but sets ``ToolContext.cancelled`` and discards the result.
-* While `THREADS_LEFT` plain functions are still running after their timeout or disposal, no new one starts.
+* While `THREADS_LEFT` plain functions are still running after their timeout or disposal, no new function starts.
 * Under virtual time, a plain function is called directly, and an ``async def`` function fails.
 * A function may return an awaitable, an Observable or a generator. Each emitted item becomes a ``ToolProgress``, and
   the last item is the result.
@@ -168,10 +168,10 @@ def _start_fault() -> str:
     """Return the reason why no plain function can start in a thread right now, or "" if one can."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:
-        fault = f"{threads.left} others are still running in threads after they timed out or were disposed"
+        fault = f"{threads.left} other functions are still running in threads after they timed out or were disposed"
         return f"{fault}; make them check ToolContext.cancelled, or make them async"
     if threads.running >= THREADS:
-        return f"{threads.running} others are already running in threads; pass max_concurrency=..., or make them async"
+        return f"{threads.running} other functions are running in threads; pass max_concurrency=..., or make them async"
     return ""
 
 

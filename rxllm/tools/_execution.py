@@ -1,4 +1,4 @@
-"""The stream of events that runs one tool call.
+"""The stream that runs one tool call and emits the call's events.
 
 A journal (see ``operators.journaled``) records the call for later runs:
 
@@ -79,7 +79,7 @@ def execution(
     * `scope` is the step's scope.
     * `edited_call` is `call` with new arguments in place of the model's arguments.
     * `resumed` continues an agent, or a tool that asked a question. It contains the thread and the caller's answers.
-    * `feed` is for arguments that the model is still writing.
+    * `feed` provides the arguments that the model is still writing.
 
     While an agent's chat waits for the caller, no completion and no outcome are emitted.
     """

@@ -30,8 +30,8 @@ Approve = Callable[[ToolCall], Any]
 Approval = bool | str | Mapping[str, Any]
 """A decision about a tool call.
 
-True approves the call. A mapping approves it with new arguments. False denies it, and so does text, which is the
-reason.
+True approves the call, and False denies it. A mapping approves the call with new arguments. Text denies the call, and
+gives the reason.
 """
 
 TOO_DEEP = "nested too deeply"

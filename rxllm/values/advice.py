@@ -339,7 +339,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "a client that uses it: `rxllm.OpenAIChat(client=...)`"
         ),
         "output_retries result_retries validation_retries": (
-            "`rxllm.generate(...).retry(2)` re-sends the request if the answer does not match the response_format"
+            "`rxllm.generate(...).retry(2)` sends the request again if the answer does not match the response_format"
         ),
         "callbacks callback callback_manager event_stream_handler success_callback hooks": (
             "write `on_event=function` to receive the events of one call, or "
@@ -374,7 +374,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "that operator"
         ),
         "agents subagents sub_agents handoffs": (
-            "use the other chat as a tool: `tools=[engine.as_tool(name=..., description=...)]`"
+            "use each agent as a tool: `tools=[engine.as_tool(name=..., description=...)]`"
         ),
         "approvals results deferred_tool_results": (
             "to continue a halted chat, write `rxllm.resume(engine, halted, approvals={...}, results={...})`"

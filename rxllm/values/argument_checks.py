@@ -110,7 +110,7 @@ def is_count(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether `value` is an int or a numpy integer."""
+    """Whether `value` is an int or a numpy integer, but not a bool."""
     return type(value) is not bool and isinstance(value, Integral)
 
 

@@ -56,7 +56,7 @@ Reader = Callable[[Any], Any]
 
 VALUE_CLASSES: dict[str, type[Any]] = {}
 may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=False)
-"""Whether decoded images may refer to local files. If this is True, untrusted JSON can read any file."""
+"""Whether decoded images may refer to local files. If so, untrusted JSON can make the program read any file."""
 
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
 """Fields that hold a name or an id. UTF-8 must be able to encode their text."""
@@ -98,7 +98,9 @@ def encode(item: Any, is_result: bool = False) -> Any:
             return encode(plain)
         case _:
             name = type(item).__name__
-            raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to set that field to None")
+            raise not_serializable(
+                f"{name} has no JSON form; use dataclasses.replace to set the field that contains it to None"
+            )
 
 
 def encode_result(item: Any) -> Any:

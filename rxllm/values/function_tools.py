@@ -69,7 +69,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     * `approval`: the tool runs only after the caller approves the call.
     * `idempotent`: the tool may run again after an interruption; see ``ops.journaled``.
     * `eager`: the tool starts as soon as its call is complete, while the model is still writing. If the response then
-      fails, the result is discarded. Use this option only if running the tool in vain does no harm.
+      fails, the result is discarded. Use this option only if an unneeded run does no harm.
 
     A parameter can have any type that JSON can express:
 
@@ -102,7 +102,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
         raise ValidationError("invalid_tool", message, errors=[((field,), "not_allowed") for field in fields])
     if fields or not callable(function):
         got = ", ".join(fields) or f"{function!r:.80}"
-        message = f"a tool needs a name or a function, but got {got}; write tool(name='...', ...) or @tool"
+        message = f"tool() needs a name or a function, but received only {got}; write tool(name='...', ...) or @tool"
         raise ValidationError("invalid_tool", message, errors=[(("name",), "required")])
     return from_function(function, **options)
 

@@ -188,7 +188,8 @@ class ImageRequest(Value):
 class ImageUsage(Value):
     """The token usage and cost of an image call.
 
-    A field is None if the provider does not report it. Costs are in the provider's currency.
+    `images` is the number of images. Any other field is None if its value is not known. Costs are in the provider's
+    currency.
     """
 
     images: int = 0

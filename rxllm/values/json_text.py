@@ -1,7 +1,7 @@
 """Functions that read and write JSON text.
 
-Text is parsed with msgspec first, for speed. If msgspec rejects the text, it is parsed with Python's ``json``, which
-also accepts NaN, infinities, huge numbers and lone surrogates.
+Text is parsed with msgspec first, for speed. If msgspec rejects the text, Python's ``json`` parses it. Unlike msgspec,
+``json`` accepts NaN, infinities, huge numbers and lone surrogates.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def json_text(value: Any) -> str:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return `value` as JSON, in UTF-8. NaN becomes null.
+    """Return `value` as JSON, in UTF-8. NaN and the infinities become null.
 
     >>> json_text({"name": "caf\\udce9"})
     '{"name":"caf\ufffd"}'

@@ -42,7 +42,7 @@ class ImagePart(Value):
 class ThinkingPart(Value):
     """The model's thinking.
 
-    `signature` and `provider_data` are sent back unchanged to the same provider.
+    `signature` and `provider_data` are sent back unchanged, and only to the provider that created them.
     """
 
     text: str
@@ -167,7 +167,7 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
 
 
 def attached(parts: Iterable[Part]) -> str:
-    """Return how many images and files there are in `parts`, as text for a repr.
+    """Return text for a repr that counts the images and files in `parts`.
 
     >>> attached([TextPart("Hi"), FilePart({"mime_type": "application/pdf", "data": b"%PDF-"})])
     ', 1 file'

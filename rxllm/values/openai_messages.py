@@ -204,8 +204,8 @@ def write_message(message: Message) -> dict[str, Any]:
     >>> write_message(Message("assistant", tool_calls=(ToolCall("a", "add", {"x": 1}),)))["tool_calls"]
     [{'id': 'a', 'type': 'function', 'function': {'name': 'add', 'arguments': '{"x":1}'}}]
 
-    Of an assistant message's content, only the text is kept. In any other message, a part that the format cannot
-    express raises ``ValidationError("not_serializable")``.
+    For an assistant message, only the text of the content is kept. Calls of tools that the provider ran are omitted.
+    In any other message, a part that the format cannot express raises ``ValidationError("not_serializable")``.
     """
     entry: dict[str, Any] = {"role": message.role, "content": _write_content(message)}
     for name in ("name", "tool_call_id"):

@@ -238,7 +238,7 @@ def test_plain_functions_that_are_left_behind_are_counted_and_told_and_no_more_t
     eventually(lambda: sum(left_behind in record.message for record in caplog.records) == 2)
     refused = error_of(told(calling("stuck"), [stuck], tool_timeout=PATIENCE))
     assert refused.reason == "cancelled"
-    assert "was not run: 2 others are still running in threads" in refused.message
+    assert "was not run: 2 other functions are still running in threads" in refused.message
     assert "ToolContext.cancelled" in refused.message
     leave.set()
     eventually(lambda: threads.left == 0)
@@ -258,7 +258,7 @@ def test_a_burst_of_calls_leaves_no_more_functions_behind_than_may_run_at_once(
     refused = [error for error in errors if error is not None and error.reason == "cancelled"]
     assert (len(errors), len(refused)) == (20, 15)
     eventually(lambda: threads.left == 5)
-    assert "5 others are already running in threads; pass max_concurrency=..." in refused[0].message
+    assert "5 other functions are running in threads; pass max_concurrency=..." in refused[0].message
     leave.set()
     eventually(lambda: threads.left == threads.running == 0)
 

@@ -157,6 +157,6 @@ def test_a_slice_that_begins_with_a_result_is_refused_before_anything_is_sent(wi
     thread = Thread((user("Look!"), asking, tool_result("a", "seen"), assistant("Done."), user("Again!")))
     with Loopback([Reply(endless())]) as server:
         engine = Engine(wire(base_url=server.url, api_key="k"), model="m")
-        with pytest.raises(ValidationError, match=r"keep the assistant's message with the call"):
+        with pytest.raises(ValidationError, match=r"keep the assistant's message that contains the call"):
             call(engine, thread[2:]).run()
         assert server.requests == []

@@ -246,7 +246,7 @@ def test_a_host_outside_is_told_so_and_a_port_without_a_server_is_in_the_trace()
 
     with pytest.raises(SimulationError, match="a simulation has no host"):
         simulate(outside, faults=())
-    with pytest.raises(SimulationError, match="no server in this simulation has port 8001"):
+    with pytest.raises(SimulationError, match="no server in this simulation listens on port 8001"):
         simulate(closed, faults=())
 
 
