@@ -146,7 +146,7 @@ def _plain_part(part: Part) -> Part:
 
 
 def _canonical(data: Any) -> Any:
-    """Return `data` with every whole float converted to an int."""
+    """Return `data` with every whole float below 2**53 (in magnitude) converted to an int."""
     match data:
         case float() if data.is_integer() and abs(data) < 2**53:
             return int(data)

@@ -63,7 +63,7 @@ class Response(Value, Generic[T]):
 
     @property
     def thinking(self) -> str:
-        """The text of the model's thinking, as far as the provider shows it."""
+        """The text of the model's thinking, or as much of it as the provider reveals."""
         return "".join(part.text for part in self._parts if isinstance(part, ThinkingPart))
 
     def raise_for_error(self) -> Response[T]:

@@ -225,7 +225,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Replace each text in an ``Annotated`` hint with ``describe(text)``."""
+    """Replace each text in an ``Annotated`` hint with ``describe(text)``, and give datetimes their JSON format."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)
