@@ -124,7 +124,7 @@ def _is_local(request: ChatRequest) -> bool:
     try:
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
         is_local = _is_loopback(host) and _is_loopback(request.client)
-    except ValueError:  # neither a host name nor an IP address
+    except ValueError:  # the host or the client is neither "localhost" nor an IP address
         return False
     is_old = request.scope.get("http_version") == "1.0"  # nginx uses 1.0 by default, but no browser does
     return is_local and not is_old and not any(name.startswith(_FORWARDED) for name in request.headers)

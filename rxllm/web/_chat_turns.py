@@ -4,7 +4,8 @@
 a turn                       in memory                                   durable
 ===========================  ==========================================  ==============================================
 begins                       The session is saved with the new message.  The store begins the turn.
-begins twice                 Only one can save the session. The other fails with ``RunError("conflict")`` in both cases.
+begins twice                 The second attempt fails with               The second attempt fails with
+                             ``RunError("conflict")``.                   ``RunError("conflict")``.
 ends, for whatever reason    The session is saved again.                 The store saves the session.
 loses its process            Only the new message has been saved.        A process that watches the turn continues it.
 ===========================  ==========================================  ==============================================
@@ -66,7 +67,7 @@ class MemoryTurns:
         self._runs, self._store = runs, store
         self._open: dict[
             str, tuple[str, Session]
-        ] = {}  # by session id: the run of the open turn, and the session that the turn began with
+        ] = {}  # session id -> (run of the open turn, session that the turn began with)
         self.sessions: Any = self
 
     @property
