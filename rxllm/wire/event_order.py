@@ -5,7 +5,7 @@ A decoder calls the methods of `Blocks` in the order in which the provider sends
 =============  ==========================  ==========================================================================
 state          method                      effect
 =============  ==========================  ==========================================================================
-new            `start`                     Emits ``MessageStarted``. If it is not called, the other methods do this.
+new            `start`                     Emits ``MessageStarted``. The methods that emit content call it if needed.
 started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time. It is completed when a
                                            block of another kind or id begins, or when a tool call starts.
 started        `source`, `file`, `part`    Emits an event, or holds it back until the open block is complete.
@@ -64,7 +64,7 @@ class BlockIds:
     """
 
     def __init__(self) -> None:
-        self._ids: dict[str, str] = {}  # each block's id, by the provider's id for it
+        self._ids: dict[str, str] = {}  # the provider's id of a block -> the id used here
         self._minted: set[str] = set()
         self._numbers = count()
 
