@@ -52,7 +52,7 @@ class Session(Value):
 
     A session is immutable: its methods return a new session. Tools receive `id` as the session id. They also receive
     `context`, which overrides the engine's context. The `context` option of a call overrides both. `metadata` collects
-    the metadata of all turns. If the status is ``error``, ``metadata["error"]`` holds what went wrong.
+    the metadata of all turns. If the status is ``error``, ``metadata["error"]`` describes what went wrong.
     """
 
     id: str | None = None

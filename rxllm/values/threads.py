@@ -59,7 +59,7 @@ class Thread(Value):
         messages = cast(Any, self.messages)
         if not isinstance(messages, tuple) or not all(isinstance(entry, Message) for entry in cast(Any, messages)):
             remedy = "write Thread() + ... for text and messages, or Thread.from_openai([...]) for dicts"
-            raise wrong(f"{must_be('a tuple of messages', self.messages)}; {remedy}", "messages")
+            raise wrong(f"{must_be('a tuple of Message objects', self.messages)}; {remedy}", "messages")
 
     @classmethod
     def from_openai(cls, messages: Iterable[MessageLike]) -> Self:

@@ -117,7 +117,7 @@ def argument_streams(
         if not _is_stream(inner):
             if _has_stream(inner):
                 remedy = "write Stream[str] for text or Stream[T] for a list, without None or another type around it"
-                raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
+                raise TypeError(f"the tool {name!r} cannot have the parameter {signed}; {remedy}")
             if streams:
                 fault = f"has the parameter {signed.name!r} after a Stream"
                 raise TypeError(f"the tool {name!r} {fault}; put it before {next(iter(streams))!r}")
@@ -125,7 +125,7 @@ def argument_streams(
             continue
         if not get_args(inner) or signed.default is not signed.empty:
             remedy = "write Stream[str] for text or Stream[T] for a list, without a default"
-            raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
+            raise TypeError(f"the tool {name!r} cannot have the parameter {signed}; {remedy}")
         if not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)):
             raise TypeError(f"the tool {name!r} has a parameter annotated with Stream; write async def")
         (item,) = get_args(inner)

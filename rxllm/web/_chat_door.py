@@ -112,7 +112,7 @@ class Door:
             self._forget_at = now + SECONDS
         times = self._posts.setdefault(id, deque(maxlen=self._most))  # a full deque drops the oldest time
         if len(times) == self._most and (seconds := times[0] + SECONDS - now) > 0:
-            raise RefusedError(429, "this conversation has too many requests", "rate_limited", retry_after=seconds)
+            raise RefusedError(429, "too many requests in this conversation", "rate_limited", retry_after=seconds)
         times.append(now)
 
 

@@ -123,7 +123,7 @@ async def in_time(work: Awaitable[T]) -> T:
         async with asyncio.timeout(STORE_SECONDS):
             return await work
     except TimeoutError:
-        raise RunError("store_unavailable", f"the store has not answered for {STORE_SECONDS:g} s") from None
+        raise RunError("store_unavailable", f"the store did not answer within {STORE_SECONDS:g} s") from None
     except (LLMError, RefusedError):
         raise
     except Exception as error:

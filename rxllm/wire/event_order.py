@@ -57,7 +57,7 @@ class BlockIds:
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    If the provider later uses an id that was generated here, its block gets a different id.
+    If the provider later uses an id that was generated here, that block gets a different id.
 
     >>> ids.of("block_1")
     'block_2'

@@ -4,9 +4,9 @@
    An ``LLMError`` is reported unchanged. Any other exception becomes a ``malformed_event``.
 2. ``[DONE]`` ends the stream, and later frames are ignored. If it is the first frame, that is an error.
 3. If JSON does not have the expected type, it is parsed again, with strings accepted as numbers. If that fails too, the
-   data becomes a ``RawChunk``. If the event is also named ``error``, the stream then ends with that error.
-4. If a frame is not JSON, the stream ends with an error. If the event is named ``error``, the error is the provider's.
-   Otherwise, it is a ``malformed_event``. Blank frames are skipped.
+   data becomes a ``RawChunk``. If the event is named ``error``, the stream then ends with the error in the data.
+4. If a frame is not JSON, the stream ends with an error. This is the provider's own error if the event is named
+   ``error``, and a ``malformed_event`` otherwise. Blank frames are skipped.
 5. If a string ends with a lone surrogate (``"\\ud83d"``), the surrogate is held back until a later frame brings its
    other half.
 
