@@ -199,7 +199,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove the patterns that cannot be read, and return the number of patterns found so far.
+        """Remove the patterns that cannot be read or are too many, and return the number of patterns found so far.
 
         `patterns` is the number of patterns found in earlier schemas.
         """

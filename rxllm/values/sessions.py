@@ -176,7 +176,7 @@ class Session(Value):
         return replace(session, status="idle", pending_question=None, pending_tool_call_id=None)
 
     def after(self, result: ChatResult | StepResult) -> Session:
-        """Return the session after a turn with this `result`.
+        """Return the session as it is after a turn that ended with this `result`.
 
         * If tool calls and a question are pending, the calls must be answered first.
         * A cancelled turn ends after its last complete step. The thread always keeps the user's message.

@@ -37,7 +37,7 @@ STORE_SECONDS = 10.0
 """The number of seconds that a store may take to answer before it is considered unavailable."""
 
 Build = Callable[[Mapping[str, Any], Session], Stream[Event]]
-"""A function that takes answers to pending calls and a session, and returns the session's next turn."""
+"""A function that takes the answers to a session's pending calls, and the session, and returns its next turn."""
 
 
 class SessionRuns(Protocol):

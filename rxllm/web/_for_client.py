@@ -14,7 +14,7 @@ errors, including tool errors               the class, reason, retry delay, tool
 an exception other than an ``LLMError``     passed on unchanged, for the server to handle
 raw chunks, parts that only the provider    nothing
 can use
-``Custom``                                  events from your own operators and tools, but not rxllm's own
+``Custom``                                  all events except rxllm's own that contain sessions, responses or summaries
 ``Nested``                                  the inner event, filtered by the same rules
 ==========================================  ============================================================================
 """

@@ -14,7 +14,8 @@ a repeated message                     ignored if it repeats an unanswered messa
 a tool call without a result           ignored
 an answer to an approval request       accepted if the stored call is waiting for approval; rejected if there is no
                                        stored copy
-an answer to an answered call          ignored; a request that contains nothing else is rejected
+an answer to an answered call          ignored; a request that contains nothing else is rejected, unless the model has
+                                       yet to respond to the stored thread
 a result from a client's tool          accepted if the stored call is waiting and its tool is one of `client_tools`
 a new message instead of an answer     denies the calls that are waiting; if an inner agent has asked a question, the
                                        message is the answer to that question
