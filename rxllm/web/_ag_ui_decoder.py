@@ -368,7 +368,7 @@ class ForeignRun:
     def _end_step(self) -> Iterator[ev.Event]:
         if self._has_results:
             self._has_results = False
-            is_done = not self._fold.state.to_response().tool_calls  # a call without a result is left to the client, so it counts too
+            is_done = not self._fold.state.to_response().tool_calls  # calls without results are for the client to run
             yield self._fold.filled(ev.StepCompleted(StepResult(Thread(), Response(), done=is_done)))
 
     def _chat(self, outcome: Frame) -> ev.Event:
