@@ -240,7 +240,7 @@ class Node:
         return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
 
     def find(self, key: str | int, at: int) -> Node | None:
-        """Return the child at `key` if it begins before the text position `at`."""
+        """Return the child at `key` that begins before the text position `at`, or None if there is no such child."""
         count = self.begun(at)
         if isinstance(key, str):
             positions = self._positions.get(key, ())

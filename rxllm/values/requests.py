@@ -13,7 +13,7 @@ from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart
 from rxllm.values.tools import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-"""An API key, or a function that returns one. The function is called on every request attempt."""
+"""An API key, or a function that returns one. The function is called for every attempt to send a request."""
 
 _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 

@@ -107,8 +107,8 @@ def argument_streams(
     """Return the parameters that are streams, and the signature with ordinary types in their place.
 
     ``Stream[str]`` becomes ``str``, and ``Stream[T]`` becomes ``list[T]``. Raises ``TypeError`` if a stream is inside
-    another type, has a default or no item type, or is followed by an ordinary parameter. Also raises it if the function
-    is not async.
+    another type, has a default or no item type, or is followed by an ordinary parameter. The error is also raised if
+    the function is not async.
     """
     streams: dict[str, Parameter] = {}
     plain: list[tuple[Signed, Any]] = []

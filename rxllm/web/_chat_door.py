@@ -104,7 +104,7 @@ class Door:
     def count(self, id: str) -> None:
         """Count a post to a conversation.
 
-        Raises `RefusedError` if there have been too many posts.
+        Raises `RefusedError` if there have been too many posts in the last minute.
         """
         now = time.monotonic()
         if now >= self._forget_at:

@@ -189,7 +189,7 @@ class _App:
         await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
-        """Return the request in `body`, and its thread with the full messages of earlier runs restored."""
+        """Return the request in `body`, and its thread, in which the full messages of earlier runs are restored."""
         chat = read_request(body, self._engines)
         return chat, self._memory.restore(chat.model, chat.thread)
 

@@ -126,9 +126,9 @@ class Blocks:
         return events
 
     def start(self, **metadata: Any) -> None:
-        """Start the message. Its metadata are fields such as ``id`` and ``model``.
+        """Start the message. Its metadata consists of fields such as ``id`` and ``model``.
 
-        Only non-empty strings are kept. If this is called again, new fields are added only to ``MessageCompleted``.
+        Only non-empty strings are kept. If `start` is called again, new fields are added only to ``MessageCompleted``.
         """
         known = {k: v for k, v in metadata.items() if v and isinstance(v, str)}
         if not self.started:
