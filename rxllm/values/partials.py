@@ -48,8 +48,8 @@ class Partial(Generic[T]):
     * ``partial["name"]`` is the partial value of a field or key.
     * ``partial[0]`` is an array element, and ``partial[-1]`` is the newest one. Lookups can be chained.
     * A value is missing until its first character arrives. A missing value is falsy.
-    * Iteration yields an array's elements. ``keys()`` returns the names in an object. ``len(...)`` counts the elements
-      or the names.
+    * Iteration yields an array's elements. ``keys()`` returns an object's names. ``len(...)`` is the number of
+      elements or names.
     * Numbers, true, false and null are missing until they are complete. So are Literals, Enums and dates.
     * If `T` is a union of classes, the partial value has the fields of all the classes.
     """
@@ -68,7 +68,7 @@ class Partial(Generic[T]):
 
     @property
     def state(self) -> PartialState:
-        """How much of the value has arrived: ``"missing"``, ``"growing"`` or ``"done"``.
+        """The state of the value: ``"missing"``, ``"growing"`` or ``"done"``.
 
         The whole answer is done only after it has been validated.
         """
@@ -219,7 +219,7 @@ class Node:
         # All strings and numbers share the same empty containers, to save memory.
         self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
         self.keys: list[str] = [] if kind == "{" else _NO_KEYS
-        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # the children's indexes, by name
+        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # name -> indexes of its children
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
         """Add a child. `name` is the name of the field whose JSON key is `key`."""
@@ -234,13 +234,13 @@ class Node:
 
     def begun(self, at: int) -> int:
         """Return the number of children that begin before the text position `at`."""
-        count = len(self.children)  # another thread can add children
+        count = len(self.children)  # another thread may add children meanwhile
         if not count or self.children[count - 1].start < at:
             return count
         return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
 
     def find(self, key: str | int, at: int) -> Node | None:
-        """Return the child at `key` if it begins before the text position `at`."""
+        """Return the child at `key` that begins before the text position `at`, or None if there is no such child."""
         count = self.begun(at)
         if isinstance(key, str):
             positions = self._positions.get(key, ())
@@ -369,7 +369,7 @@ def _grows(option: Any) -> bool:
 
 
 def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
-    """Return the name and type of each field of `cls`, by JSON key."""
+    """Return the name and type of each field of `cls`, keyed by JSON key."""
     if models := cast("dict[str, Any] | None", getattr(cls, "__pydantic_fields__", None)):
         return {key: (name, _annotation(field)) for name, field in models.items() for key in _keys(name, field)}
     if issubclass(cls, msgspec.Struct):

@@ -11,12 +11,12 @@ a lambda, a closure, or a  the object itself and the variables that it uses     
 tool defined in a script
 an engine                  its settings, without secret headers; each setting is pickled   `engine_state`
                            as in this table
-an HTTP adapter            its arguments, without clients, API keys, secret headers and    ``HTTPBase.__getstate__``
+an HTTP adapter            its arguments, without clients, API keys, secret headers or     ``HTTPBase.__getstate__``
                            secrets in the URL; the other process looks up its own API key
 a circuit breaker, traces  the arguments for making a new one in the other process         its ``__reduce__``
 or a cassette
-a budget, a rate limit or  nothing. Calls share it, or it is a local process, so pickling  its ``__reduce__``
-an MCP server's process    it raises an error that suggests a remedy
+a budget, a rate limit or  nothing: it is shared by calls or is a local process, so        its ``__reduce__``
+an MCP server's process    pickling it raises an error that suggests a remedy
 =========================  ==============================================================  =========================
 """
 

@@ -69,7 +69,7 @@ _MOST_HEADS = 8
 
 
 def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:
-    """Return a SHA-256 object that has hashed `head` and the messages.
+    """Return a SHA-256 object that has been fed `head` and the messages.
 
     Each message caches its hash, so each step of a chat has to hash only the new messages.
     """
@@ -146,7 +146,7 @@ def _plain_part(part: Part) -> Part:
 
 
 def _canonical(data: Any) -> Any:
-    """Return `data` with every whole float converted to an int."""
+    """Return `data` with every whole float below 2**53 (in magnitude) converted to an int."""
     match data:
         case float() if data.is_integer() and abs(data) < 2**53:
             return int(data)

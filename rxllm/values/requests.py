@@ -13,7 +13,7 @@ from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart
 from rxllm.values.tools import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-"""An API key, or a function that returns one. The function is called on every request attempt."""
+"""An API key, or a function that returns one. The function is called for every attempt to send a request."""
 
 _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 
@@ -82,7 +82,7 @@ class Call:
     * `trace_headers`: a `Tracer`'s headers for this attempt. All other headers override these.
     * `retry`: the retry policy, which also applies when the adapter reconnects. After a reconnection, the adapter
       calls ``on_reattached(seconds, error)``.
-    * `on_lost`: if an earlier process's answer has been lost, called with an error before the request is sent again.
+    * `on_lost`: called with an error if an earlier process's answer has been lost. The request is then sent again.
 
     The repr omits the API key and all headers.
     """

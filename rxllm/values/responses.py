@@ -63,7 +63,7 @@ class Response(Value, Generic[T]):
 
     @property
     def thinking(self) -> str:
-        """The text of the model's thinking, as far as the provider shows it."""
+        """The text of the model's thinking, or as much of it as the provider reveals."""
         return "".join(part.text for part in self._parts if isinstance(part, ThinkingPart))
 
     def raise_for_error(self) -> Response[T]:
@@ -121,7 +121,7 @@ class Progress(msgspec.Struct, frozen=True):
 
     * `done`: the number of requests that have ended, out of `total`.
     * `failed`: the number of requests that ended without an answer.
-    * `usage`: the total usage of the ended requests.
+    * `usage`: the total usage of the requests that have ended.
     * `journaled`: the number of requests that were answered from the journal.
     * `retries`: the number of failed attempts that were repeated.
     * `seconds_p50` and `seconds_p95` are percentiles of a call's duration. They include retries but not waits for a

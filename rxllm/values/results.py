@@ -142,8 +142,8 @@ def rows(results: Iterable[Response[Any] | StepResult[Any] | ChatResult[Any]]) -
     * ``finish_reason`` is the `halted_reason` for a chat.
     * ``provider`` is known if the response or an error names it.
     * ``input_tokens``, ``output_tokens``, ``total_tokens`` and ``cost`` are taken from `usage`.
-    * ``seconds`` is the duration of the last response. Only some providers report it, such as Ollama, llama.cpp, Groq
-      and Cerebras.
+    * ``seconds`` is the duration of the last response. Only some providers, such as Ollama, llama.cpp, Groq and
+      Cerebras, report it.
     * ``error_type``, ``error_reason`` and ``error_message`` are the error's class, reason and message.
 
     Raises ``ValidationError("invalid_option")`` if any item is not a result.

@@ -6,8 +6,9 @@ Schemas may be untrusted, so the time spent on each check is limited:
 part                  treatment
 ====================  ===============================================================================================
 references            Followed only inside the schema. Nothing is fetched.
-patterns              Matched by a regex engine with linear run time. A pattern that it cannot read is removed, and
-                      so are ``not``, ``oneOf`` and other keywords that could go wrong without the pattern.
+patterns              Matched by a regex engine with linear run time. A pattern that this engine cannot read, or that
+                      follows `MAX_PATTERNS` others, is removed. So are ``not``, ``oneOf`` and other keywords that
+                      could give wrong results without it.
 ``format``            Not checked. Encoded content in strings is not checked either.
 ``$schema``           An unknown value is treated as draft 2020-12.
 a large schema        A schema with more than `MAX_BYTES` bytes or `MAX_SCHEMAS` subschemas is not checked.
@@ -198,7 +199,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove the patterns that cannot be read, and return the number of patterns found so far.
+        """Remove the patterns that cannot be read or are too many, and return the number of patterns found so far.
 
         `patterns` is the number of patterns found in earlier schemas.
         """
@@ -265,7 +266,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield the subschemas in `value`, the value of `keyword`. The keyword can be unknown."""
+    """Yield the subschemas in `value`, which is the value of `keyword`. Unknown keywords are searched too."""
     if keyword in _DATA:
         return
     items: Any = [value]

@@ -1,4 +1,4 @@
-"""Sessions, the input of conversations, and helpers for halted agents.
+"""Sessions, the ways to pass a conversation to a function, and helpers for halted agents.
 
 The status of a session determines which operations are legal:
 
@@ -52,7 +52,7 @@ class Session(Value):
 
     A session is immutable: its methods return a new session. Tools receive `id` as the session id. They also receive
     `context`, which overrides the engine's context. The `context` option of a call overrides both. `metadata` collects
-    the metadata of all turns. If the status is ``error``, ``metadata["error"]`` is the reason.
+    the metadata of all turns. If the status is ``error``, ``metadata["error"]`` describes what went wrong.
     """
 
     id: str | None = None
@@ -134,7 +134,7 @@ class Session(Value):
     def submit_tool_results(
         self, results: Mapping[str, str | Mapping[str, Any]] | Iterable[tuple[str, str | Mapping[str, Any]]]
     ) -> Session:
-        """Return the session with several pending tool calls answered. `results` maps their ids to results."""
+        """Return the session with several pending tool calls answered. `results` maps the calls' ids to results."""
         by_id = dict(results)
         if not by_id:
             return self
@@ -176,7 +176,7 @@ class Session(Value):
         return replace(session, status="idle", pending_question=None, pending_tool_call_id=None)
 
     def after(self, result: ChatResult | StepResult) -> Session:
-        """Return the session after a turn with this `result`.
+        """Return the session as it is after a turn that ended with this `result`.
 
         * If tool calls and a question are pending, the calls must be answered first.
         * A cancelled turn ends after its last complete step. The thread always keeps the user's message.
@@ -308,7 +308,7 @@ def nested_id(id: str, inner: str) -> str:
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return an agent's `call`, with `id` put before the call's own id. `id` is the id of the enclosing call."""
+    """Return an agent's `call`, with its id prefixed with `id`, which is the id of the enclosing call."""
     return replace(call, id=nested_id(id, call.id))
 
 

@@ -27,7 +27,7 @@ AGENTS = "agents"
 """The key in a message's metadata under which the threads of halted agents are stored."""
 
 _LAST = 20
-"""The number of a thread's last messages that a notebook shows, in addition to the first message."""
+"""A notebook shows the first message of a thread and, at most, this many of the last ones."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response, or a message in OpenAI's format."""
@@ -59,7 +59,7 @@ class Thread(Value):
         messages = cast(Any, self.messages)
         if not isinstance(messages, tuple) or not all(isinstance(entry, Message) for entry in cast(Any, messages)):
             remedy = "write Thread() + ... for text and messages, or Thread.from_openai([...]) for dicts"
-            raise wrong(f"{must_be('a tuple of messages', self.messages)}; {remedy}", "messages")
+            raise wrong(f"{must_be('a tuple of Message objects', self.messages)}; {remedy}", "messages")
 
     @classmethod
     def from_openai(cls, messages: Iterable[MessageLike]) -> Self:
@@ -152,7 +152,7 @@ def as_messages(value: object) -> tuple[Message, ...]:
 
 
 def _is_single(value: object) -> bool:
-    # Iterating over one of these would yield its fields, or run a Stream.
+    # Iterating over one of these would yield its fields or, if it is a Stream, run it.
     return isinstance(value, Message | Response | Mapping | bytes) or _is_dumpable(value) or _is_stream(value)
 
 
@@ -225,7 +225,7 @@ def _without_agents(message: Message, ids: Collection[str | None]) -> Message:
 
 
 def listed(ids: Collection[str]) -> str:
-    """Return the first ten `ids` as text for an error message, and how many more there are.
+    """Return text for an error message: the first ten `ids`, and the number of any others.
 
     >>> listed("abcdefghijkl"), listed([])
     ('a, b, c, d, e, f, g, h, i, j and 2 more', 'none')

@@ -107,8 +107,8 @@ def argument_streams(
     """Return the parameters that are streams, and the signature with ordinary types in their place.
 
     ``Stream[str]`` becomes ``str``, and ``Stream[T]`` becomes ``list[T]``. Raises ``TypeError`` if a stream is inside
-    another type, has a default or no item type, or is followed by an ordinary parameter. Also raises it if the function
-    is not async.
+    another type, has a default or no item type, or is followed by an ordinary parameter. The error is also raised if
+    the function is not async.
     """
     streams: dict[str, Parameter] = {}
     plain: list[tuple[Signed, Any]] = []
@@ -117,7 +117,7 @@ def argument_streams(
         if not _is_stream(inner):
             if _has_stream(inner):
                 remedy = "write Stream[str] for text or Stream[T] for a list, without None or another type around it"
-                raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
+                raise TypeError(f"the tool {name!r} cannot have the parameter {signed}; {remedy}")
             if streams:
                 fault = f"has the parameter {signed.name!r} after a Stream"
                 raise TypeError(f"the tool {name!r} {fault}; put it before {next(iter(streams))!r}")
@@ -125,7 +125,7 @@ def argument_streams(
             continue
         if not get_args(inner) or signed.default is not signed.empty:
             remedy = "write Stream[str] for text or Stream[T] for a list, without a default"
-            raise TypeError(f"the tool {name!r} cannot have the parameter {signed}: {remedy}")
+            raise TypeError(f"the tool {name!r} cannot have the parameter {signed}; {remedy}")
         if not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)):
             raise TypeError(f"the tool {name!r} has a parameter annotated with Stream; write async def")
         (item,) = get_args(inner)
@@ -225,7 +225,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Replace each text in an ``Annotated`` hint with ``describe(text)``."""
+    """Replace each text in an ``Annotated`` hint with ``describe(text)``, and give datetimes their JSON format."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)

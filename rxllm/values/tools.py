@@ -1,4 +1,4 @@
-"""Tools, tool calls, their context, and halts, which end a chat.
+"""Tools, tool calls, the context of a call, and halts, which end a chat.
 
 A `Tool`'s handler receives a mapping. A `FunctionTool` converts the arguments to the hinted types and passes them by
 keyword.
@@ -127,8 +127,9 @@ class ToolContext:
     def idempotency_key(self) -> str:
         """A key that stays the same if the call runs again.
 
-        Pass it to services that must not act twice, such as payments. It is a hash of the session's id, the earlier
-        conversation and the model's call. In an agent, it also includes the key of the call that runs the agent.
+        Pass it to services that must not act twice, such as payment services. It is a hash of the session's id, the
+        earlier conversation and the model's call. In an agent, it also includes the key of the call that runs the
+        agent.
 
         Give each conversation a `session_id`. Without it, equal conversations have equal keys, because some providers
         only number their calls. Raises ``RuntimeError`` while the model is still writing the arguments.
@@ -144,8 +145,8 @@ class Tool(Value):
     * `manual`: rxllm never runs the tool. The chat halts, and the caller provides the result.
     * `approval`: the tool runs only after its call is approved.
     * `timeout`: the maximum run time in seconds; None means no limit. It overrides ``tool_timeout``.
-    * `idempotent`: the tool can run again after an interruption. The arguments and `ToolContext.idempotency_key` stay
-      the same.
+    * `idempotent`: the tool may run again after an interruption, with the same arguments and the same
+      `ToolContext.idempotency_key`.
     * `eager`: the tool may start while the model is still writing.
     * `handler`: the code to run. A tool with a handler has no JSON form.
 
@@ -316,7 +317,7 @@ class Halt(Value):
 
 
 def halt(reason: str, result: Any = None) -> Halt:
-    """Return the object that a tool returns to end the chat.
+    """Create the object that a tool returns to end the chat.
 
     The step's other tools finish first. `reason` becomes the chat's `halted_reason`, and `result` becomes the tool's
     result. An approver can return ``halt("approval")`` to leave the decision to the caller.
@@ -325,7 +326,7 @@ def halt(reason: str, result: Any = None) -> Halt:
 
 
 def ask_user(question: str, *, calls_again: bool = False, tool_state: Any = None, **opts: Any) -> Halt:
-    """Return the object that a tool returns to ask the user.
+    """Create the object that a tool returns to ask the user a question.
 
     The chat ends with the question. Normally, the model reads the answer. With `calls_again`, the tool runs again
     instead, with the answer in ``ToolContext.reply`` and the `tool_state` in ``ToolContext.tool_state``.

@@ -23,7 +23,7 @@ MOST_NESTED = 32
 """The maximum nesting depth of agents. It is limited because each level also folds the events of all levels below."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames. The decoder emits no events for frames whose ``rawEvent`` is this name."""
+"""The name of rxllm's own ``CUSTOM`` frames. The decoder emits no events for frames that have it as ``rawEvent``."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -300,7 +300,7 @@ class ForeignRun:
         self._open = open
         self._agents: dict[str, ForeignRun] = {}  # the inner agents, by run id
         self._has_response = False
-        self._has_results = False  # the latest response has ended, but its step has not
+        self._has_results = False  # True if the latest response has ended, but not its step
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":
@@ -368,7 +368,7 @@ class ForeignRun:
     def _end_step(self) -> Iterator[ev.Event]:
         if self._has_results:
             self._has_results = False
-            is_done = not self._fold.state.to_response().tool_calls  # a call that has no result is left to the client
+            is_done = not self._fold.state.to_response().tool_calls  # calls without results are for the client to run
             yield self._fold.filled(ev.StepCompleted(StepResult(Thread(), Response(), done=is_done)))
 
     def _chat(self, outcome: Frame) -> ev.Event:

@@ -17,10 +17,10 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
                                               ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
-Some events do not fit entirely into these frames. The encoder sends the part that fits, for clients other than rxllm's
-own, in frames marked ``"rawEvent": "rxllm"``. The marked frames are followed by a ``CUSTOM`` frame named ``rxllm``,
-whose ``value["event"]`` is the whole event as JSON. rxllm's decoder emits nothing for the marked frames. Only raw
-chunks and provider-specific parts are lost.
+Some events do not fit entirely into these frames. Clients other than rxllm's own receive the part that fits; its frames
+are marked with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, and its ``value["event"]`` is the
+whole event as JSON. rxllm's decoder emits nothing for the marked frames. Only raw chunks and provider-specific parts
+are lost.
 
 If a tool call needs approval or asks a question, the run ends with an interrupt that carries the call's id. If an inner
 agent made the call, the id is prefixed with the ids of the enclosing calls, joined by ``/``. Calls to the client's own
@@ -207,7 +207,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane at `path`, and append the frames that start any new agents to `frames`."""
+        """Return the lane at `path`. If agents in `path` are new, append the frames that start them to `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
@@ -340,7 +340,7 @@ def _question(id: str, question: str, opts: Any) -> Frame:
 
 
 def _agent(id: str, lanes: Lanes) -> Frame:
-    """Return the ``subagentRunId`` field for the call `id`, or no field if the outermost agent made the call."""
+    """Return the ``subagentRunId`` field for the call `id`, or {} if the outermost agent made the call."""
     path = id.rpartition("/")[0]
     runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
     return {"subagentRunId": runs[-1]} if runs else {}

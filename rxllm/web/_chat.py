@@ -105,7 +105,7 @@ def chat(
             "wait", it waits for up to 30 seconds.
         background: Whether a turn continues when its browser disconnects. If not, its partial answer is saved.
         runs: The runs to use. By default, a new `Runs` keeps them in memory. With ``durable.open_runs(...)``, another
-            process continues a turn whose process has died; in that case, pass ``runs.sessions`` as `store`.
+            process continues a turn whose process has died. Durable runs need ``runs.sessions`` as `store`.
         max_body: The maximum length of a request, in bytes.
         max_session: The maximum length of a conversation's JSON, in characters.
         max_per_minute: The maximum number of posts to one conversation per minute.
@@ -128,7 +128,7 @@ def chat(
     rxllm.stream(engine, "Hi")  # checks the engine without sending anything
     kept = MemoryTurns(runs or Runs(grace=1.0), store) if runs is None or isinstance(runs, Runs) else runs
     is_theirs = isinstance(kept, MemoryTurns) or store is kept.sessions
-    check("store", store, is_theirs, "runs.sessions, because durable runs save their own sessions")
+    check("store", store, is_theirs, "runs.sessions (durable runs save the sessions themselves)")
 
     def build(answers: Mapping[str, Any], session: Session) -> Stream[Event]:
         approvals, results = answers["approvals"], answers["results"]
@@ -238,7 +238,7 @@ class _Chat:
         except RefusedError:  # it has already been logged
             pass
         except RunError as error:  # too late to send this to the client
-            log_hidden(error, "web.chat: a turn was not stopped")
+            log_hidden(error, "web.chat: a turn could not be stopped")
 
     async def _get(self, exchange: _Exchange, id: str) -> None:
         saved = await self._load(id)
@@ -323,7 +323,7 @@ class _Chat:
             session = session.with_thread(Thread().add_system(self.system))
         _, read = _READERS[self.protocol]
         incoming = await asyncio.to_thread(read, data, session, client_tools=self.client_tools)
-        is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # then the page adds a new message
+        is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # if so, the page adds a new message
         before = events_of_open_calls(incoming.thread) if is_message and self.protocol == "ui" else []
         thread = without_refused(session, incoming.thread)
         session, encoder, tools = session.with_thread(thread), self.protocol, dict[str, Tool]()

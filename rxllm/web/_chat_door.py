@@ -104,7 +104,7 @@ class Door:
     def count(self, id: str) -> None:
         """Count a post to a conversation.
 
-        Raises `RefusedError` if there have been too many posts.
+        Raises `RefusedError` if there have been too many posts in the last minute.
         """
         now = time.monotonic()
         if now >= self._forget_at:
@@ -112,7 +112,7 @@ class Door:
             self._forget_at = now + SECONDS
         times = self._posts.setdefault(id, deque(maxlen=self._most))  # a full deque drops the oldest time
         if len(times) == self._most and (seconds := times[0] + SECONDS - now) > 0:
-            raise RefusedError(429, "this conversation has too many requests", "rate_limited", retry_after=seconds)
+            raise RefusedError(429, "too many requests in this conversation", "rate_limited", retry_after=seconds)
         times.append(now)
 
 
@@ -124,7 +124,7 @@ def _is_local(request: ChatRequest) -> bool:
     try:
         host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
         is_local = _is_loopback(host) and _is_loopback(request.client)
-    except ValueError:  # neither a host name nor an IP address
+    except ValueError:  # the host or the client is neither "localhost" nor an IP address
         return False
     is_old = request.scope.get("http_version") == "1.0"  # nginx uses 1.0 by default, but no browser does
     return is_local and not is_old and not any(name.startswith(_FORWARDED) for name in request.headers)

@@ -14,8 +14,8 @@ def events_before(thread: Thread) -> list[Event]:
     """Return the events of the steps that follow the last user message of `thread`.
 
     A browser that joins a turn receives these events first. If an answer to a tool call resumed the turn, these are the
-    events of the steps up to that call. If a new message started the turn, the list is empty. It contains no approval
-    requests, because the turn began with the answers to those requests.
+    events of the steps up to that call. If a new message started the turn, there are none. Approval requests are left
+    out, because the turn began with the answers to them.
     """
     users = [place for place, message in enumerate(thread) if message.role == "user"]
     events: list[Event] = []
@@ -30,7 +30,7 @@ def events_before(thread: Thread) -> list[Event]:
 
 
 def events_of_open_calls(thread: Thread) -> list[Event]:
-    """Return the events of a step that makes the calls that are still open in `thread`.
+    """Return the events of an artificial step that contains only the calls still open in `thread`.
 
     A turn may begin with the results of these calls. If the user sent a new message instead of answering the calls, the
     page shows the turn in a new assistant message, which does not contain the calls yet.

@@ -4,7 +4,8 @@
 a turn                       in memory                                   durable
 ===========================  ==========================================  ==============================================
 begins                       The session is saved with the new message.  The store begins the turn.
-begins twice                 Only one can save the session. The other fails with ``RunError("conflict")`` in both cases.
+begins twice                 The second attempt fails with               The second attempt fails with
+                             ``RunError("conflict")``.                   ``RunError("conflict")``.
 ends, for whatever reason    The session is saved again.                 The store saves the session.
 loses its process            Only the new message has been saved.        A process that watches the turn continues it.
 ===========================  ==========================================  ==============================================
@@ -36,7 +37,7 @@ STORE_SECONDS = 10.0
 """The number of seconds that a store may take to answer before it is considered unavailable."""
 
 Build = Callable[[Mapping[str, Any], Session], Stream[Event]]
-"""A function that takes answers to pending calls and a session, and returns the session's next turn."""
+"""A function that takes the answers to a session's pending calls, and the session, and returns its next turn."""
 
 
 class SessionRuns(Protocol):
@@ -66,7 +67,7 @@ class MemoryTurns:
         self._runs, self._store = runs, store
         self._open: dict[
             str, tuple[str, Session]
-        ] = {}  # by session id: the run of the open turn, and the session that the turn began with
+        ] = {}  # session id -> (run of the open turn, session that the turn began with)
         self.sessions: Any = self
 
     @property
@@ -122,7 +123,7 @@ async def in_time(work: Awaitable[T]) -> T:
         async with asyncio.timeout(STORE_SECONDS):
             return await work
     except TimeoutError:
-        raise RunError("store_unavailable", f"the store has not answered for {STORE_SECONDS:g} s") from None
+        raise RunError("store_unavailable", f"the store did not answer within {STORE_SECONDS:g} s") from None
     except (LLMError, RefusedError):
         raise
     except Exception as error:

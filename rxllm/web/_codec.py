@@ -68,8 +68,8 @@ def decode(protocol: str) -> Callable[[Observable[Frame]], Stream[Event]]:
     >>> list(of({"type": "text_delta", "delta": "Hello"}, {"type": "end"}).pipe(decode("rxllm")))
     [TextDelta(delta='Hello', id=None)]
 
-    Raw chunks are lost. Frames of "ag-ui" can be from any server, but frames of "ui" must be from rxllm. Raises
-    ``ValidationError("invalid_option")`` for an unknown `protocol`.
+    Raw chunks survive only in "rxllm". Frames of "ag-ui" can be from any server, but frames of "ui" must be from rxllm.
+    Raises ``ValidationError("invalid_option")`` for an unknown `protocol`.
     """
     return ops.lift(_classes(protocol)[1])
 

@@ -9,12 +9,12 @@ files, usage, questions, approvals
 ``StepCompleted``, ``ChatCompleted``        a result rebuilt from events that the client has seen, without the thread:
                                             system prompts, history and tool messages stay on the server
 metadata                                    the entries that `METADATA` lists
-errors, including tool errors               the class, the reason and the retry delay; the message and the traceback are
-                                            logged once, by the logger ``rxllm``
+errors, including tool errors               the class, reason, retry delay, tool name and call id; the message and the
+                                            traceback are logged once, by the logger ``rxllm``
 an exception other than an ``LLMError``     passed on unchanged, for the server to handle
 raw chunks, parts that only the provider    nothing
 can use
-``Custom``                                  events from your own operators and tools, but not rxllm's own
+``Custom``                                  all events except rxllm's own that contain sessions, responses or summaries
 ``Nested``                                  the inner event, filtered by the same rules
 ==========================================  ============================================================================
 """

@@ -106,7 +106,7 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Collect the `events` that are being read from `frame`.
+    """Return the `events` in `frame` as a list. They are read from the frame while the list is being made.
 
     Raises ``StreamError("malformed_event")`` if `frame` is invalid.
     """

@@ -8,8 +8,9 @@ request                                      response
 ===========================================  ===========================================================================
 
 The status and headers of a stream are sent with its first chunk, or after `HEARTBEAT` seconds if there is no chunk
-yet. An error before then is sent with its own status. A later error is sent as a frame with an ``error`` field, and is
-not followed by ``[DONE]``. If a client disconnects, its run ends. If a client reads slowly, the model is slowed down.
+yet. If an error occurs earlier, the response has the error's own status. A later error is sent as a frame with an
+``error`` field, and is not followed by ``[DONE]``. If a client disconnects, its run ends. If a client reads slowly, the
+model is slowed down.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ READING = 30.0
 """The time limit for a request's body, in seconds."""
 
 HEARTBEAT = 15.0
-"""The number of seconds of silence before a comment is sent, because proxies might close a silent connection."""
+"""The number of seconds of silence after which a comment is sent, so that no proxy closes the connection."""
 
 LONG = 100_000
 """The size in bytes above which a request is parsed in a separate thread."""
@@ -188,7 +189,7 @@ class _App:
         await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
-        """Return the request in `body`, and its thread with the full messages of earlier runs restored."""
+        """Return the request in `body`, and its thread, in which the full messages of earlier runs are restored."""
         chat = read_request(body, self._engines)
         return chat, self._memory.restore(chat.model, chat.thread)
 

@@ -47,7 +47,7 @@ _CODES = {
     "guard_tripped": "content_filter",
     "budget_exceeded": "insufficient_quota",
 }
-"""Maps the reasons of rxllm's errors to OpenAI's error codes, if they differ."""
+"""Maps the reasons of rxllm's errors to OpenAI's error codes. Reasons that are not listed here are used as codes."""
 
 
 class RefusedError(Exception):

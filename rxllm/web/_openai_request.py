@@ -102,7 +102,7 @@ def unknown_model(name: str) -> RefusedError:
 
 
 def _read_fields(data: bytes) -> Frame:
-    """Return the fields of a request that are not null."""
+    """Return the fields of a request, except those that are null."""
     try:
         body = parse_json(data, msgspec.json.decode)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Checks for client requests, and stored conversations.
+"""Checks on client requests, and the stored conversations that these requests continue.
 
 A request is built on the user's machine, so it cannot be trusted. `stored` is the server's own copy of the
 conversation, or a function that loads this copy by id.
@@ -14,7 +14,8 @@ a repeated message                     ignored if it repeats an unanswered messa
 a tool call without a result           ignored
 an answer to an approval request       accepted if the stored call is waiting for approval; rejected if there is no
                                        stored copy
-an answer to an answered call          ignored; a request that contains nothing else is rejected
+an answer to an answered call          ignored; a request that contains nothing else is rejected, unless the model has
+                                       yet to respond to the stored thread
 a result from a client's tool          accepted if the stored call is waiting and its tool is one of `client_tools`
 a new message instead of an answer     denies the calls that are waiting; if an inner agent has asked a question, the
                                        message is the answer to that question
@@ -48,7 +49,7 @@ MAX_VALUES = 100_000
 """The maximum number of JSON values in a request. Parsing more would block the event loop for seconds."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
-"""The type of ids and type names in requests: text without lone surrogates."""
+"""The type of ids, names and URLs in requests: text without lone surrogates."""
 
 UNANSWERED = "The user has gone on without an answer."
 """The tool result for a call that the user left unanswered."""
@@ -238,7 +239,7 @@ class StoredConversation:
         return Incoming(self.thread + new, self.approvals, self.results, self.id)
 
     def _drop_repeated(self, new: list[Message]) -> list[Message]:
-        """Return `new` without any messages that repeat the unanswered ones at the end of the thread."""
+        """Return `new` without its first messages if they repeat the unanswered messages at the end of the thread."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
         # This is the Knuth-Morris-Pratt prefix function. A plain search would take seconds in long threads.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]

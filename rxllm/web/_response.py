@@ -61,9 +61,9 @@ def streaming_response(
 ) -> StreamingResponse:
     """Return a response that sends `stream` to a browser.
 
-    The response is an ASGI application that works with Starlette, FastAPI, Litestar and any other ASGI server. Return
-    it from a route, or call it: ``await response(scope, receive, send)``. It subscribes to `stream` when it is called,
-    and disposes the subscription if the browser disconnects.
+    The response is an ASGI application that works with Starlette, FastAPI, Litestar and any other ASGI framework.
+    Return it from a route, or call it: ``await response(scope, receive, send)``. It subscribes to `stream` when it is
+    called, and disposes the subscription if the browser disconnects.
 
     Arguments:
         protocol: The name of a protocol, or an encoder.
@@ -160,7 +160,7 @@ def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
     return type("StreamingResponse", (StreamingResponse, base), {})
 
 
-# `rxllm.web._openai_app` uses everything below.
+# Everything below is also used by `rxllm.web._chat` and `rxllm.web._openai_app`.
 
 
 class GoneError(Exception):

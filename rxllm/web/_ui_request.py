@@ -64,7 +64,7 @@ class _Part(msgspec.Struct, rename="camel"):
     def result(self) -> Any:
         """The tool's result, in the form that `rxllm.resume` accepts."""
         if self.state == "output-available":
-            output = cast(str | dict[str, Any] | None, self.output)  # this can be any JSON value
+            output = cast(str | dict[str, Any] | None, self.output)  # in fact, any JSON value
             return output if isinstance(output, str | dict) else json.dumps(output)
         return {"error": self.error_text or "denied"}
 

@@ -1,4 +1,4 @@
-"""Building blocks for adapters. They use no I/O, no Rx and no clock.
+"""Building blocks for adapters. They do no I/O, and use neither Rx nor a clock.
 
 ===============  ==========================================================================================
 module           purpose

@@ -5,7 +5,7 @@ A decoder calls the methods of `Blocks` in the order in which the provider sends
 =============  ==========================  ==========================================================================
 state          method                      effect
 =============  ==========================  ==========================================================================
-new            `start`                     Emits ``MessageStarted``. If it is not called, the other methods do this.
+new            `start`                     Emits ``MessageStarted``. The methods that emit content call it if needed.
 started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time. It is completed when a
                                            block of another kind or id begins, or when a tool call starts.
 started        `source`, `file`, `part`    Emits an event, or holds it back until the open block is complete.
@@ -57,14 +57,14 @@ class BlockIds:
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    If the provider later uses an id that was generated here, its block gets a different id.
+    If the provider later uses an id that was generated here, that block gets a different id.
 
     >>> ids.of("block_1")
     'block_2'
     """
 
     def __init__(self) -> None:
-        self._ids: dict[str, str] = {}  # each block's id, by the provider's id for it
+        self._ids: dict[str, str] = {}  # the provider's id of a block -> the id used here
         self._minted: set[str] = set()
         self._numbers = count()
 
@@ -126,9 +126,9 @@ class Blocks:
         return events
 
     def start(self, **metadata: Any) -> None:
-        """Start the message. Its metadata are fields such as ``id`` and ``model``.
+        """Start the message. Its metadata consists of fields such as ``id`` and ``model``.
 
-        Only non-empty strings are kept. If this is called again, new fields are added only to ``MessageCompleted``.
+        Only non-empty strings are kept. If `start` is called again, new fields are added only to ``MessageCompleted``.
         """
         known = {k: v for k, v in metadata.items() if v and isinstance(v, str)}
         if not self.started:

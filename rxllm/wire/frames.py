@@ -4,9 +4,9 @@
    An ``LLMError`` is reported unchanged. Any other exception becomes a ``malformed_event``.
 2. ``[DONE]`` ends the stream, and later frames are ignored. If it is the first frame, that is an error.
 3. If JSON does not have the expected type, it is parsed again, with strings accepted as numbers. If that fails too, the
-   data becomes a ``RawChunk``. If the event is also named ``error``, the stream then ends with that error.
-4. If a frame is not JSON, the stream ends with an error. If the event is named ``error``, the error is the provider's.
-   Otherwise, it is a ``malformed_event``. Blank frames are skipped.
+   data becomes a ``RawChunk``. If the event is named ``error``, the stream then ends with the error in the data.
+4. If a frame is not JSON, the stream ends with an error. This is the provider's own error if the event is named
+   ``error``, and a ``malformed_event`` otherwise. Blank frames are skipped.
 5. If a string ends with a lone surrogate (``"\\ud83d"``), the surrogate is held back until a later frame brings its
    other half.
 
@@ -65,7 +65,8 @@ class FrameDecoder(ABC):
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
     `framing` splits the bytes into frames. `typed` decodes each frame. `blocks` creates the events. `provider` is the
-    provider's name, which errors contain. If `raw` is true, the subclass should report a ``RawChunk`` for each frame.
+    provider's name, which is passed to errors. If `raw` is true, the subclass should report a ``RawChunk`` for each
+    frame.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class FrameDecoder(ABC):
                 self.read_unfit(kind, data, text)
 
     def _joined(self, frame: bytes) -> bytes:
-        """Hold back a lone surrogate at the end of a string. Prepend the one that was held back, if it fits."""
+        """Return `frame` with split surrogate pairs joined. The first half of a pair is held back for a later frame."""
         if b"\\ud" not in frame.lower():
             return frame
         half, self._half = self._half, b""
@@ -205,7 +206,7 @@ def unreadable(error: Exception, provider: str) -> StreamError:
 
 
 def raw_kind(kind: str) -> str:
-    """Return the kind of the ``RawChunk`` for an event named `kind`. It must never be ``"usage"``."""
+    """Return the kind of the ``RawChunk`` for an event named `kind`. The result must never be ``"usage"``."""
     return "chunk" if kind in ("message", "usage") else kind
 
 

@@ -17,8 +17,8 @@ Server-sent events:
 Newline-delimited JSON:
 
 1. A line ends only with LF or CRLF, never with U+2028 or a lone CR.
-2. Blank lines and a BOM at the beginning are skipped.
-3. If the last line is not terminated, `close` returns it if it is complete JSON.
+2. Blank lines are skipped, and so is a BOM at the beginning.
+3. `close` returns an unterminated last line if this line is complete JSON.
 
 A JSON array is read by a state machine:
 
@@ -35,7 +35,7 @@ inside     the end of the element      Return the element's bytes as they were s
 ended      anything                    Ignore it.
 =========  ==========================  =====================================================================
 
-Brackets inside strings are ignored. No byte is scanned more than once.
+Brackets inside strings are ignored. The bytes of earlier reads are not scanned again.
 """
 
 from __future__ import annotations

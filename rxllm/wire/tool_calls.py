@@ -82,7 +82,7 @@ class CallTracker:
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
         self._started = 0
-        self._tried = 0  # the last k that was tried for an id `call_<k>`
+        self._tried = 0  # the last k for which the id `call_<k>` was tried
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:

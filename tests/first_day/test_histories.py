@@ -220,7 +220,7 @@ def test_what_cannot_be_read_is_refused(history: Any, fault: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["hi", ["hi"], user("hi"), [{"role": "user", "content": "hi"}], None])
 def test_a_thread_is_made_of_messages(wrong: Any) -> None:
-    with pytest.raises(ValidationError, match=r"messages must be a tuple of messages, .*; write Thread\(\) \+ "):
+    with pytest.raises(ValidationError, match=r"messages must be a tuple of Message objects, .*; write Thread\(\) \+ "):
         Thread(wrong)
 
 
