@@ -85,7 +85,9 @@ def test_a_result_without_its_call_is_a_fault_with_its_remedy(messages: Any, ind
     fault = ((("messages", index, "tool_call_id"), "result_without_call"),)
     assert faults(validate.thread, Thread(messages)) == fault
     assert faults(validate.request, Request(messages)) == fault
-    with pytest.raises(ValidationError, match=r"keep the assistant's message that contains the call.*rxllm\.trim_thread"):
+    with pytest.raises(
+        ValidationError, match=r"keep the assistant's message that contains the call.*rxllm\.trim_thread"
+    ):
         validate.request(Request(messages))
 
 
