@@ -136,7 +136,10 @@ def rate_limited(
     return _operator(partial(_QueuedCall, queue), needs_call=tokens_per_minute is not None)
 
 
-_IN_AN_ENGINE = "rate_limited cannot count tokens in a pipe; write Engine(..., operators=[ops.rate_limited(...)])"
+_IN_AN_ENGINE = (
+    "rate_limited with tokens_per_minute or a Limiter cannot be used in a pipe, because it needs the request; write "
+    "Engine(..., operators=[ops.rate_limited(...)])"
+)
 
 
 Operator = Callable[[Observable[Any]], Stream[Any]]

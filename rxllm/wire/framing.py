@@ -362,9 +362,9 @@ class JSONArrayDecoder(PendingFrame):
         if byte == b"]":
             self.ended = True
             return at
-        # Nearly every read contains just one element.
+        # Nearly every read contains just one element, so try that once.
         end = data.rfind(b"}") + 1
-        if byte == b"{" and end - at <= self.max_frame and _is_element(data[at:end]):
+        if byte == b"{" and not frames and end - at <= self.max_frame and _is_element(data[at:end]):
             frames.append(data[at:end])
             return end
         if byte == b'"':

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from rxllm.testing import cut
 from rxllm.values import StreamError
+from rxllm.wire import framing
 from rxllm.wire.framing import JSONArrayDecoder
 
 VALUES = st.recursive(
@@ -84,3 +85,12 @@ def test_a_string_is_an_element_whatever_is_in_it() -> None:
         elements = [*decoder.feed(data[:place]), *decoder.feed(data[place:])]
         assert elements == [b'"a, ]b"', b'"{"', rb'"q\""', b'""', b"1"]
         assert decoder.ended
+
+
+def test_a_read_of_many_elements_is_not_searched_to_its_end_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    is_element = framing._is_element
+    monkeypatch.setattr(framing, "_is_element", lambda text: tried.append(len(text)) or is_element(text))
+    data = b"[" + b'{"a": 1}, ' * 10_000 + b"]"
+    assert JSONArrayDecoder().feed(data) == [b'{"a": 1}'] * 10_000
+    assert sum(tried) <= len(data)
