@@ -234,7 +234,7 @@ class Node:
 
     def begun(self, at: int) -> int:
         """Return the number of children that begin before the text position `at`."""
-        count = len(self.children)  # another thread may add children meanwhile
+        count = len(self.children)  # another thread may be adding children
         if not count or self.children[count - 1].start < at:
             return count
         return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
