@@ -54,6 +54,7 @@ def until_status(runs: Runs, status: str) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_it_produces_what_waits_and_gives_back_what_goes_on(folder: Path, end: signal.Signals) -> None:
     with open_runs(folder / "runs.db", {"story": print}) as runs:
@@ -73,6 +74,7 @@ def test_it_produces_what_waits_and_gives_back_what_goes_on(folder: Path, end: s
         assert [run.status for run in runs.list().run()] == ["waiting"]  # at once, and not when the lease ends
 
 
+@pytest.mark.long
 def test_what_it_produces_may_end_and_nothing_more_is_taken(folder: Path) -> None:
     with open_runs(folder / "runs.db", {"story": print}) as runs:
         short = runs.start("story", 1.5, here=False).run()
@@ -89,6 +91,7 @@ def test_what_it_produces_may_end_and_nothing_more_is_taken(folder: Path) -> Non
         assert (runs.get(short).run().status, runs.get(late).run().status) == ("completed", "waiting")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["--grace", "0.5"], []])
 def test_what_does_not_end_is_given_back_in_time_or_at_a_second_signal(folder: Path, arguments: list[str]) -> None:
     with open_runs(folder / "runs.db", {"story": print}) as runs:
@@ -110,6 +113,7 @@ def test_what_does_not_end_is_given_back_in_time_or_at_a_second_signal(folder: P
         until_status(runs, "waiting")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "message"),
     [

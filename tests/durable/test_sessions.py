@@ -354,6 +354,7 @@ def test_a_turn_that_was_killed_can_be_left_as_it_is(make_store: MakeStore) -> N
 POINTS = [f"{when}:{method}" for method in ("write", "create", "claim", "append") for when in ("before", "after")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("point", POINTS)
 def test_wherever_it_is_killed_the_turn_is_there_as_a_whole_or_not_at_all(make_store: MakeStore, point: str) -> None:
     killed = python("-m", "tests.durable.talking", place_of(make_store), point, "abc", cwd=ROOT)

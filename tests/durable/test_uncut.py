@@ -113,6 +113,7 @@ def losses(seen: list[Any]) -> list[AdapterError]:
     return [error for error in errors if isinstance(error, AdapterError)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
 def test_an_answer_that_is_lost_is_asked_for_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, status: int

@@ -110,6 +110,7 @@ def test_cancelling_stops_the_server(local: Local) -> None:
     assert asyncio.run(cancelled())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "question", "arguments"),
     [
@@ -138,6 +139,7 @@ def test_a_tool_is_called_and_its_result_told(
     assert result in answer.output_text.lower()
 
 
+@pytest.mark.long
 def test_a_correction_stops_the_model_and_is_answered(local: Local) -> None:
     steer = Subject[str]()
 

@@ -123,6 +123,7 @@ def test_an_answer_over_a_line_that_is_cut_at_random_equals_the_uncut_one(local:
     asyncio.run(main())
 
 
+@pytest.mark.long
 def test_a_tool_call_over_a_line_that_is_cut_is_whole(local: Local) -> None:
     @tool
     def get_weather(city: str) -> str:

@@ -88,6 +88,7 @@ def test_a_connection_may_choose_the_handshake_for_a_server_that_asks_inside_the
             assert outcome(result) == "hat: big"
 
 
+@pytest.mark.long
 def test_another_process_goes_on(modern: tuple[str, Seen]) -> None:
     halted = calling(mcp.tools(modern[0]).run(), "order", item="hat").run()
     script = f"""

@@ -132,6 +132,7 @@ def start(folder, **options):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", ["", "start_new_session=True", "process_group=0"])
 @pytest.mark.parametrize(
     ("serving", "end"),
@@ -147,6 +148,7 @@ def test_what_a_server_has_started_ends_with_it(options: str, serving: str, end:
     wait_until(lambda: not is_alive(child))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 15)"])
 @pytest.mark.parametrize("options", ["", "start_new_session=True"])
 def test_what_a_server_has_started_ends_with_our_process(options: str, end: str, tmp_path: Path) -> None:
@@ -157,6 +159,7 @@ def test_what_a_server_has_started_ends_with_our_process(options: str, end: str,
     wait_until(lambda: not is_alive(child))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "end", ["", "os._exit(0)", "sys.exit(1)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 2)"]
 )

@@ -398,6 +398,7 @@ def test_of_many_requests_those_beyond_it_are_errors() -> None:
     assert budget.spent == Spending(32, calls=4, unpriced=4)
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None)
 @given(st.integers(50, 3000), st.integers(1, 60), st.integers(0, 12))
 def test_calls_on_one_loop_and_on_many_threads_never_overspend(limit: int, most: int, used: int) -> None:

@@ -418,6 +418,7 @@ def stream(fn):
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fn", ["save", "save_slowly"])
 @pytest.mark.parametrize(
     "reading",

@@ -488,6 +488,7 @@ def not_asked_again(server: Loopback, since: int, known: set[str]) -> int:
     return since + len(new)
 
 
+@pytest.mark.long
 @posix
 def test_the_lock_of_a_process_ends_with_it(tmp_path: Path) -> None:
     path = tmp_path / "out"

@@ -40,6 +40,7 @@ def test_the_grammar_binds_the_answer_to_a_class(local: Local) -> None:
     assert 0 <= city.millions <= 9
 
 
+@pytest.mark.long
 def test_the_grammar_binds_the_answer_to_a_schema(local: Local) -> None:
     schema: dict[str, Any] = {
         "type": "object",

@@ -96,6 +96,7 @@ def test_a_client_that_leaves_cancels_the_engines_tools() -> None:
         assert contexts[0].cancelled.wait(SOON)
 
 
+@pytest.mark.long
 def test_a_slow_client_holds_back_the_model() -> None:
     with endless_model(0.0, 1000) as (provider, server):
         client = connected(server, json.dumps(STREAM).encode())

@@ -310,6 +310,7 @@ def test_browsers_may_leave_at_any_byte(leaves: list[tuple[int, bool]]) -> None:
 # Slow browsers, and many
 
 
+@pytest.mark.long
 def test_a_slow_browser_holds_the_model_back_and_loses_nothing() -> None:
     async def main() -> bytes:
         async with serving(app_of(asks(server))) as port, await Browser.ask(port) as browser:
@@ -352,6 +353,7 @@ def test_three_hundred_who_come_and_go_leave_nothing_behind() -> None:
         assert len(server.requests) == 301
 
 
+@pytest.mark.long
 def test_fifty_at_once_are_all_answered_and_one_that_never_reads_disturbs_nobody() -> None:
     words = [f"w{number} " for number in range(100)]
 
