@@ -193,7 +193,7 @@ def test_richer_schemas_are_grammars_too(local: Local) -> None:
 
 
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="no file") as caught:
+    with pytest.raises(EngineError, match="not a file") as caught:
         run(Local(tmp_path / "nowhere.gguf").stream(PRIMES, Call()))
     assert caught.value.reason == "invalid_engine"
 

@@ -286,7 +286,7 @@ def test_pieces_without_a_name_are_refused(positional: tuple[Any, ...], pieces: 
         tool(*positional, **pieces)
     assert caught.value.reason == "invalid_tool"
     assert caught.value.errors == ((("name",), "required"),)
-    assert f"got {given}; write tool(name=" in caught.value.message
+    assert f"received only {given}; write tool(name=" in caught.value.message
 
 
 @pytest.mark.parametrize(
