@@ -14,7 +14,7 @@ Call a model
     ``stream_generate`` and ``stream``: do the same, but get the events as they arrive
 Choose a model
     `Engine`: an adapter, a model, tools and options; often, a string such as ``"openai:gpt-5"`` is enough
-    `Fake`: an adapter that plays back a script, for tests and first steps
+    `Fake`: an adapter that plays back a script, for tests and for getting started
 Write the request
     `user` and `system`: create messages; a plain string is a user message
     `Thread`: the messages of a conversation so far

@@ -207,7 +207,8 @@ class _GuardedDecoder:
 class _KeptDecoder:
     """Wraps the decoder of an answer that the provider keeps.
 
-    Saves the answer's id, and reports each gap between a lost connection and the next one.
+    Saves the answer's id. Each time a connection is lost, reports how long it took until the answer continued over a
+    new connection. This time is called a gap.
     """
 
     def __init__(self, decoder: Decoder, answer: KeptAnswer, bookmark: Bookmark | None, call: Call) -> None:
@@ -243,7 +244,7 @@ class _KeptDecoder:
             self._on_reattached(now - began, error)
 
     def _with_gaps(self, event: MessageCompleted) -> MessageCompleted:
-        """Add the gaps between connections to the event's metadata.
+        """Add the gaps to the event's metadata.
 
         ``before`` is the number of seconds from the start of a gap to this event.
         """

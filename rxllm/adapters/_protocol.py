@@ -122,9 +122,10 @@ class _EventCheck:
         self._usage: Usage | None = None
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Check `event` and return it, in its current form. Return None for an obsolete event that repeats the usage.
+        """Check `event`, and return the event to emit for it.
 
-        Raises ``StreamError`` if the event is malformed.
+        An obsolete event is converted to the class of event that has replaced it. If an obsolete event only repeats the
+        usage that was reported last, return None. Raises ``StreamError`` if `event` is malformed.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)

@@ -106,8 +106,8 @@ _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
     """Return `counters` as a `Usage`.
 
-    `names` lists the provider's names for each field. In the name of a nested counter, dots separate the levels. All
-    other counters go into `extra`.
+    `names` maps each field of `Usage` to the names that providers use for it. In the name of a nested counter, dots
+    separate the levels. Counters whose names are not in `names` go into `extra`.
 
     >>> to_usage({"prompt_tokens": 3, "details": {"cached": 1, "audio": 0}}, {"input_tokens": ("prompt_tokens",)})
     Usage(input_tokens=3, extra={'details.cached': 1, 'details.audio': 0})

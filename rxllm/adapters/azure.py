@@ -66,8 +66,8 @@ class AzureKeys(HTTPBase):
 class AzureChat(AzureKeys, OpenAIChat):
     """An `OpenAIChat` for deployments on Azure: ``"azure:my-deployment"``.
 
-    Pass a `base_url` such as ``https://NAME.openai.azure.com/openai/v1``, or set ``AZURE_OPENAI_ENDPOINT``. In the
-    variable, you can omit ``/openai/v1``. To use a dated API version, pass
+    Pass a `base_url` such as ``https://NAME.openai.azure.com/openai/v1``, or set ``AZURE_OPENAI_ENDPOINT``. The
+    variable's value can omit ``/openai/v1``. To use a dated API version, pass
     ``.../openai/deployments/NAME?api-version=2024-10-21``.
 
     The key is looked up in the call, then in `api_key`, then in the variables ``AZURE_OPENAI_AD_TOKEN`` and
@@ -84,7 +84,7 @@ class AzureResponses(AzureKeys, OpenAIResponses):
     """An `OpenAIResponses` for deployments on Azure: ``"azure-responses:my-deployment"``.
 
     For the base URL and the key, see `AzureChat`. If the deployment of a reasoning model is not named after the model,
-    set `reasoning_effort`, so that encrypted thoughts are requested.
+    set `reasoning_effort`, so that encrypted reasoning is requested.
     """
 
 

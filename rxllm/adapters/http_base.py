@@ -36,7 +36,7 @@ _WRITTEN_BY_TRANSPORT = ("content-length", "transfer-encoding")
 _NOT_FOUND = re.compile(
     r"HTTP 40[45]|(404 )?(page |file |route |path )?not found\.?|method not allowed\.?|invalid url .*", re.IGNORECASE
 )
-"""Matches error messages that mean that the URL is wrong, rather than that the model does not exist."""
+"""Matches error messages that point to a wrong URL rather than to a missing model."""
 
 
 class HTTPBase(ABC):
@@ -156,7 +156,8 @@ class HTTPBase(ABC):
     def key(self, call: Call) -> str | None:
         """Return the API key for `call`, or None if there is no key.
 
-        Raises ``EngineError("missing_key")`` if there is no key but the provider's own server needs one.
+        Raises ``EngineError("missing_key")`` if requests go to the provider's own server, that server needs a key, and
+        no key is found.
         """
         # By the time a request is built, `call` already has the key.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)

@@ -240,8 +240,8 @@ class Fetcher:
     async def fetch(self, image: Image) -> Image:
         """Return `image` with the data and MIME type found at its URL.
 
-        Raises ``ImageAdapterError("invalid_request")`` if there is no image at the URL or it is too large. If the
-        request fails, the ``ImageAdapterError`` has the same reason as the error from `send`.
+        Raises ``ImageAdapterError("invalid_request")`` if the URL does not lead to an image, or if the image is too
+        large. If the request fails, the ``ImageAdapterError`` has the same reason as the error from `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":

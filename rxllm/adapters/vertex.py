@@ -189,7 +189,7 @@ _VARIABLES = {
     "project": ("ANTHROPIC_VERTEX_PROJECT_ID", "GOOGLE_CLOUD_PROJECT"),
     "location": ("CLOUD_ML_REGION", "GOOGLE_CLOUD_LOCATION"),
 }
-"""The environment variables for each setting. The first variable of each pair is read only for Claude."""
+"""The environment variables for each setting. The first variable of each pair is used only for Claude models."""
 
 
 def _is_claude(request: Request) -> bool:

@@ -6,10 +6,11 @@ Tool calls look different in the response and in the message:
 subject                      in the response                                in the message
 ===========================  =============================================  =================================
 type of a call               a mapping                                      a ``ToolCall``
-type of its arguments        any JSON type                                  an object, and its text
-if fragments are not JSON,   the call keeps its own arguments, has an       the call keeps its own arguments,
-or announced fragments are   error in its metadata, and causes a warning    and there is no warning
-missing
+type of its arguments        any JSON type                                  an object; `raw_arguments` contains
+                                                                            the JSON text
+if fragments are not valid   the call keeps its own arguments, has an       the call keeps its own arguments,
+JSON, or if announced        error in its metadata, and causes a warning    and there is no warning
+fragments are missing
 ===========================  =============================================  =================================
 """
 
@@ -101,7 +102,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def arg_fragments(self) -> dict[Index, str]:
-        """The joined argument fragments so far, by call index."""
+        """For each call index, the text of the argument fragments received so far."""
         return _gather(self._chunks())[1]
 
     @property
@@ -143,16 +144,17 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         ``arguments`` is the JSON value, of any type, parsed from the fragments. If there are no fragments,
         ``arguments`` is the value given in the call itself. A call without an id gets ``call_<number>``.
 
-        If fragments are not JSON or never arrived, the call keeps its own arguments. Its ``metadata["error"]`` is then
-        ``("args_lost", reason)``. The logger ``"rxllm"`` logs the number of lost bytes.
+        If the fragments are not valid JSON, or if announced fragments never arrive, the call keeps its own arguments.
+        Its ``metadata["error"]`` is then ``("args_lost", reason)``. The logger ``"rxllm"`` logs the number of lost
+        bytes.
         """
         return [call.for_response() for call in _assemble_calls(self._chunks())]
 
     def finalize_message(self) -> Message | None:
-        """Return the assistant message without thinking, or None if the message is empty.
+        """Return the assistant message, or None if the message is empty.
 
-        Each call's `raw_arguments` is the text of its arguments. If fragments are lost, the call keeps its own
-        arguments, without a warning. ``metadata["server"]`` marks the provider's own calls.
+        Thinking is left out. Each call's `raw_arguments` is the text of the call's arguments. If fragments are lost,
+        the call keeps its own arguments, without a warning. ``metadata["server"]`` marks the provider's own calls.
         """
         parts = tuple(self.finalize_ordered_content(include_thinking=False))
         calls = tuple(call.for_message() for call in _assemble_calls(self._chunks()))

@@ -60,7 +60,7 @@ FIELDS = StreamChunk.__struct_fields__
 
 
 def as_chunk(item: Any) -> Any:
-    """Convert a mapping of a chunk's fields to a chunk. Return anything else unchanged."""
+    """Return `item` as a chunk if it is a mapping that holds a chunk's fields. Return anything else unchanged."""
     if not isinstance(item, Mapping):
         return item
     fields = cast(Mapping[str, Any], item)

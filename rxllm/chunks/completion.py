@@ -150,7 +150,8 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
     For each call, the arguments are joined, and the latest id and name are kept. The usage and the finish reason are
-    taken from the last final chunk. If there is no usage, all counts are zero. If there is no reason, it is ``"stop"``.
+    taken from the final chunk. If several chunks are final, the last final chunk is used. If there is no usage, all
+    counts are zero. The default finish reason is ``"stop"``.
 
     If the source fails with an ``LLMError``, the error keeps its class and reason. Any other error becomes the cause of
     a ``StreamError("adapter_error")``. An invalid item causes a ``StreamError("malformed_event")``. The error's

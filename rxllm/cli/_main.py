@@ -21,7 +21,7 @@ from rxllm.cli import _conversation, _serve
 from rxllm.cli._conversation import plain, report
 
 TEMPLATE = Path(__file__).parent / "plugin"
-"""The folder that contains the example plugin. Built packages of rxllm contain a copy of it."""
+"""The folder that contains the example plugin. Built distributions of rxllm include a copy of this folder."""
 
 _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 

@@ -77,7 +77,7 @@ def generate_many(
 
     The arguments and results are the same as for ``rxllm.generate_many``. Each worker sends up to `concurrency`
     requests at a time. A `journal` is a file on this machine. The same journal also works with
-    ``rxllm.generate_many``. Neither of the two functions repeats a request that the other one has answered.
+    ``rxllm.generate_many``. Neither function repeats a request that the other function has already answered.
 
     Without a `client`, each subscription starts one worker process per CPU of this machine. A script then needs
     ``if __name__ == "__main__":``.
@@ -98,8 +98,9 @@ def generate_many(
 
     The engine is pickled without its clients and keys. A worker reads its key from its own environment. Keys from
     ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Your functions must create their locks, files and connections
-    on the worker. State that a function changes there stays there. This process writes the `journal`, and calls
-    `on_progress` and `on_event`. When a response is complete, `on_event` receives its events, except for deltas.
+    on the worker. If a function changes any state on a worker, the change is not sent back. This process writes the
+    `journal`, and calls `on_progress` and `on_event`. When a response is complete, `on_event` receives its events,
+    except for deltas.
 
     Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers. Set them up in the
     ``setup`` of a ``distributed.WorkerPlugin``, with ``trace.set_tracer_provider``. Then call
@@ -107,8 +108,8 @@ def generate_many(
 
     ``ops.rate_limited``, and ``ops.budget`` with a shared `Budget`, run last, in this process. They therefore apply to
     all workers together. A call holds its permit and reservation until its answer arrives. Usage above the reservation
-    does not stop the answer, and is counted at the end. If the engine has no other operators, this process also starts
-    the retries. They can run on any worker, and count towards the rate limit.
+    does not stop the answer, and is counted at the end. If all of the engine's operators are such limits, this process
+    also retries failed calls. Each retry can run on any worker, and counts towards the rate limit.
 
     Raises the same errors as ``rxllm.generate_many``. Raises ``EngineError("missing_dependency")`` if ``distributed``
     is not installed. Raises ``EngineError("invalid_engine")`` if the engine cannot be pickled. Raises
@@ -188,9 +189,11 @@ def _is_shared(operator: Any) -> bool:
 
 
 def _retries_here(engine: Engine) -> bool:
-    """Return whether this process retries failed calls, so that a shared limit counts every attempt.
+    """Return whether this process, rather than the worker, retries failed calls.
 
-    If there are other operators, such as ``fallback``, they must see all attempts, so the worker retries instead.
+    This process retries if the engine's only operators are shared limits, because a shared limit must count every
+    attempt. Otherwise, the worker retries. All other operators, such as ``fallback``, run on the worker and must see
+    every attempt.
     """
     return bool(engine.operators) and all(map(_is_shared, engine.operators))
 

@@ -15,7 +15,7 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A request's number, and the pickled request if the request must start, or None if it must stop."""
+"""A request's number, paired with the pickled request to start it, or with None to stop it."""
 
 Outcome = tuple[list[Event], Exception | None]
 
@@ -79,7 +79,7 @@ async def take(key: str) -> list[tuple[int, bytes]]:
 
 
 class Lane:
-    """A run's requests on this worker. A lane is used only on the event loop that created it."""
+    """A run's requests on this worker. A lane is used only on the event loop on which it was created."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self.news = asyncio.Event()

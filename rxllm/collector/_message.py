@@ -128,7 +128,7 @@ BLOCKS: dict[type[Event], type[Event]] = {
     ThinkingDelta: ThinkingDelta,
     ThinkingCompleted: ThinkingDelta,
 }
-"""Maps each class of event that belongs to a block to the class of the block's deltas."""
+"""For each class of event that a block can contain, the class of that block's deltas."""
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
@@ -150,8 +150,8 @@ def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKe
 class Blocks:
     """The parts of a response, in order of first appearance.
 
-    An open block is stored as a list of pieces. A closed block is stored as its completion. A block that has no id gets
-    a number instead.
+    An open block is stored as a list of pieces. A closed block is stored as a finished part. A block that has no id
+    gets a number instead.
     """
 
     def __init__(self) -> None:
@@ -159,7 +159,7 @@ class Blocks:
         self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # oldest first
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
-        """Return the list that collects the block's pieces. If the block is complete, nothing reads that list."""
+        """Return the list that collects the block's pieces. If the block is already complete, the list is not used."""
         pieces = self._parts[self._key(kind, id)]
         return cast(list[str], pieces) if isinstance(pieces, list) else []
 

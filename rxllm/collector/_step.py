@@ -154,7 +154,10 @@ def with_answers_so_far(thread: Thread, state: StreamCollector) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Return `step` with its agents' usage, the tool calls that they are waiting for, and their first question."""
+    """Return `step` with the usage of its agents added.
+
+    If agents are waiting for the caller, their pending tool calls and their first question are also added.
+    """
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))

@@ -287,15 +287,18 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.with_agents(step)
 
     def with_agents(self, step: StepResult) -> StepResult:
-        """Return `step` with the usage of its agents and the calls that they are waiting for."""
+        """Return `step` with the usage of its agents added.
+
+        If agents are waiting for the caller, their pending tool calls and their first question are also added.
+        """
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
         """Return the chat's result, or the result so far.
 
-        A partial result is ``cancelled``, unless an error or an operator gives another `halted_reason`. If there is no
-        initial thread, the result's thread is empty until a step completes. Raises ``StreamError("truncated")`` if
-        there is neither a thread nor an event.
+        A partial result's `halted_reason` is ``cancelled``, unless an error or an operator sets a different reason. If
+        there is no initial thread, the result's thread is empty until a step completes. Raises
+        ``StreamError("truncated")`` if there is neither a thread nor an event.
         """
         if self.chat_result is not None:
             return self.chat_result

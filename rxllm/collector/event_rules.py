@@ -24,7 +24,8 @@ start      ``MessageStarted``                                  message
 start      a tool's event, in a resumed chat                   tools
 start      ``StepCompleted``, if a question is still open      step
 message    content                                             message
-message    an event of an early tool, but not its result       message
+message    an event, except ``ToolResultEncoded``, of a tool   message
+           that started early or that the provider runs
 message    ``MessageCompleted``                                over
 message    ``ErrorEvent``                                      failed
 over       a tool's event, ``ErrorEvent`` for an unknown tool  tools
@@ -200,7 +201,7 @@ _CONTENT = (
     *(ev.TextDelta, ev.TextCompleted, ev.ThinkingDelta, ev.ThinkingCompleted),
     *(ev.ToolCallStarted, ev.ToolCallDelta, ev.ToolCallCompleted),
     *(ev.SourceAdded, ev.FileAdded, ev.PartAdded, ev.UsageUpdated, ev.RawChunk, ev.Custom),
-    *(ev.ToolProgress, ev.Nested),  # from an early tool or from a tool that the provider runs
+    *(ev.ToolProgress, ev.Nested),  # from a tool that started early or that the provider runs
     *(ev.ToolExecutionStarted, ev.ToolExecutionCompleted),
 )
 
@@ -247,11 +248,15 @@ _FAULTS = {
     "lost": ("chat_completed", "only ChatCompleted can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""For each phase: the rule that a misplaced event breaks, why, and the rule that is broken if the stream ends there."""
+"""For each phase, two rules and a text.
+
+The first rule is the rule that a misplaced event breaks, and the text is the reason. The second rule is broken if the
+stream ends in that phase.
+"""
 
 
 def _asks_alone(event: ev.ChatCompleted) -> bool:
-    """Return whether a tool, rather than an agent, is asking the user. In that case, the result has no steps."""
+    """Return whether the user was asked by a tool, not by an agent. In that case, the result has no steps."""
     return event.result.pending_question is not None and not event.result.steps
 
 

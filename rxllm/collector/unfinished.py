@@ -31,9 +31,9 @@ from rxllm.values.threads import unanswered
 
 
 class Unfinished:
-    """Tracks the blocks, tool calls, tools and agents of a stream that are not finished.
+    """Tracks a stream's unfinished blocks, tool calls, tools and agents.
 
-    Pass each event to `see`. `close` returns the completions that are missing.
+    Pass each event to `see`. `close` returns the completion events that are missing.
     """
 
     def __init__(self) -> None:

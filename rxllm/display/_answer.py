@@ -133,7 +133,7 @@ class Questions:
         self.widget.children = lines
 
     def rows(self) -> list[Row]:
-        """Return a row for each result that the user typed in, because no event reports these results."""
+        """Return a row for each result that the user typed in. No event reports these results."""
         return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
 
     def _approval(self, call: ToolCall) -> Any:

@@ -1,4 +1,4 @@
-"""Cards, which collect the items of a stream so that a screen can draw them."""
+"""Cards, which collect a stream's items into a form that a screen can draw."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Correction(msgspec.Struct, frozen=True):
-    """A message that the user sent to steer a running answer."""
+    """A message that the user sent to steer an answer in progress."""
 
     text: str
     used: bool
@@ -357,7 +357,7 @@ def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]
 
 
 def _seconds(card: Card, now: float) -> float:
-    """Return how many seconds the stream has run."""
+    """Return the stream's duration so far, in seconds."""
     end = now if card.ticks else card.ended if card.end in ("stopped", "failed") else card.latest
     return (end or card.ended or card.begun) - card.begun
 

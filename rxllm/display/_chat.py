@@ -72,7 +72,7 @@ class ChatPanel(abc.DisposableBase):
 
     @property
     def session(self) -> Session:
-        """The conversation so far, without a turn that is still running."""
+        """The conversation so far. A turn that is still running is not included."""
         return self._session
 
     def send(self, message: str | Message) -> Showing[Any]:
@@ -128,7 +128,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls on the second call. The turn and the card each make one call when they end."""
+        """Record that the turn or the card has ended. Once both have ended, enable the controls."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2

@@ -20,7 +20,11 @@ SHOWN = 2_000
 """The maximum number of characters shown for a detail, such as a call's arguments, its progress or its result."""
 
 LINE, INDENTED = 60, 100_000
-"""The maximum number of characters of arguments to show on a tool's line, and of JSON to indent."""
+"""Length limits, in characters.
+
+A call's arguments are shown on the tool's line if they have at most `LINE` characters and no line break. JSON is
+indented if it has fewer than `INDENTED` characters.
+"""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
@@ -61,7 +65,7 @@ def article(look: str, body: str, texts: Iterable[str]) -> str:
 def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
     """Return the HTML of `rows`. If `opened` is True and the last row contains thinking, that row is expanded.
 
-    If the row were collapsed, each redraw would collapse it again after the user had expanded it.
+    Each redraw replaces the row. If the row were drawn collapsed, a user who had expanded it would see it close again.
     """
     last = rows[-1] if rows and opened else None
     if isinstance(last, ThinkingPart) and last.text:

@@ -139,7 +139,10 @@ def rows_of(lanes: Sequence[Lane]) -> list[Row]:
 
 
 def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
-    """Join marks of one kind that are at most `gap` apart. If more than `most` remain, also join different kinds."""
+    """Join marks of the same kind if they are at most `gap` apart.
+
+    If more than `most` marks remain, also join marks of different kinds.
+    """
     result: list[Mark] = []
     for mark in marks:
         last = result[-1] if result else mark
@@ -198,7 +201,7 @@ TICKS = (
     *(1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, 3600.0, 7200.0, 18_000.0, 43_200.0),
     *(86_400.0 * 10**power for power in range(6)),
 )
-"""The intervals to choose from for the labels on a time axis, in seconds."""
+"""The possible intervals between the labels on a time axis, in seconds."""
 
 
 def time_label(value: float) -> str:

@@ -28,7 +28,7 @@ _TAKES_BEARER = re.compile(r"https://bedrock-mantle\.[^/]+\.api\.aws(:\d+)?(/|$)
 """Matches the URL of Amazon Bedrock, whose keys are sent as bearer tokens."""
 
 VERSION = "2023-06-01"
-"""The API version to request by default. Newer versions do not support a temperature."""
+"""The API version to request by default. Newer versions do not support `temperature`."""
 
 
 class Anthropic(HTTPAdapter):

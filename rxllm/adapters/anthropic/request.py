@@ -180,7 +180,7 @@ def _close_objects(schema: Any) -> Any:
 
 
 def takes_entries(model: str) -> bool:
-    """Return whether `model` obeys system messages after the start of the thread.
+    """Return whether `model` obeys system messages that are not at the start of the thread.
 
     Older models reject or misinterpret such messages.
     """

@@ -43,14 +43,15 @@ _DELTA_FIELDS = {"id", "name", "arguments_delta"}
 class Fake:
     """An adapter that plays scripted turns instead of calling a model.
 
-    If there is only one turn, it answers every call. If there are several, each subscription plays the next one.
+    If there is only one turn, it answers every call. If there are several turns, each subscription plays the next turn.
 
     >>> from rxllm import generate
     >>> generate(Fake("Hello"), "Hi").run().output_text
     'Hello'
 
-    Pass each turn as an argument, one turn as ``script=[...]``, or several as ``scripts=[[...], ...]``. You can also
-    pass a function that takes the request and returns a turn. A turn is one piece, or a list of pieces:
+    There are three ways to pass turns: each turn as a positional argument, a single turn as ``script=[...]``, or
+    several turns as ``scripts=[[...], ...]``. Instead of turns, you can also pass a function that takes the request and
+    returns a turn. A turn is one piece, or a list of pieces:
 
     =================================================  =================================================================
     piece                                              meaning

@@ -48,10 +48,10 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
     an access token and the `base_url`
     ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google``.
 
-    If you pass a size in pixels, the nearest aspect ratio is requested. If that differs by more than 5 %, an error is
-    raised. You can also pass a ratio such as ``"16:9"`` or a resolution such as ``"2K"``. There are no fields for
-    quality, style or background, so describe them in the prompt. ``ImageRequest.options`` is merged into the body,
-    including nested objects.
+    If you pass a size in pixels, the nearest aspect ratio that Gemini supports is requested. If the nearest ratio
+    differs from the ratio of your size by more than 5%, an error is raised. You can also pass a ratio such as
+    ``"16:9"`` or a resolution such as ``"2K"``. There are no fields for quality, style or background, so describe them
+    in the prompt. ``ImageRequest.options`` is merged into the body, including nested objects.
     """
 
     operations = ("generate", "edit")

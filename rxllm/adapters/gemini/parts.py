@@ -179,9 +179,9 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""
 
 
 class PartialArguments:
-    """Assembles the arguments of a call whose values arrive one at a time.
+    """Assembles the arguments of a call when their values arrive one at a time.
 
-    A string can arrive in several pieces. See
+    A string value can arrive in several pieces. See
     https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling.
 
     >>> partial = PartialArguments()

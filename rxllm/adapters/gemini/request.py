@@ -5,8 +5,8 @@ System messages become ``systemInstruction``. Assistant messages become ``model`
 ``thoughtSignature`` is sent back unchanged (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts that were
 signed by other providers are left out.
 
-A user message can contain files of all types, because Gemini itself rejects those that it does not support. To send an
-uploaded file, pass its URL (https://ai.google.dev/gemini-api/docs/file-input-methods).
+A user message can contain files of any type, because Gemini itself rejects the types that it does not support. To send
+an uploaded file, pass its URL (https://ai.google.dev/gemini-api/docs/file-input-methods).
 """
 
 from __future__ import annotations

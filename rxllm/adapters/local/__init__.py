@@ -47,17 +47,17 @@ class Local(OpenAIChat):
     The weights are loaded once per process. Up to four answers can run at the same time, and they share `n_ctx` tokens.
     Further calls wait. Only text is supported.
 
-    SmolLM2 might never end an answer by itself. If you do not set `max_tokens`, the answer is cut off after 200 tokens,
-    and its finish reason is ``length``. Other models have no such default, except for the replies to tool results that
-    are described below.
+    SmolLM2 might never end an answer by itself. If you do not set `max_tokens`, an answer from SmolLM2 is cut off after
+    200 tokens, and its finish reason is ``length``. For all other models, `max_tokens` has no default, except when they
+    reply to tool results (see below).
 
-    If the model's chat template supports tools, the model calls them in its own format. Other models, such as SmolLM2,
-    answer each user message with exactly one tool call, even if you pass ``tool_choice="auto"``. They answer tool
-    results with text, which is cut off after 200 tokens by default. For both kinds of replies, the default temperature
-    and seed are 0.
+    If the model's chat template supports tools, the model calls them in its own format. A model whose template does not
+    support tools, such as SmolLM2, answers each user message with exactly one tool call, even if you pass
+    ``tool_choice="auto"``. Such a model answers tool results with text, which is cut off after 200 tokens by default.
+    For both kinds of replies, the default temperature and seed are 0.
 
     If you pass ``options={"background": True}``, the server keeps the answer. If the connection drops, the rest of the
-    answer is read over a new connection, after the delays of the call's `retry` policy.
+    answer is read over a new connection. The call's `retry` policy sets the delay before each attempt to reconnect.
     """
 
     provider = "local"

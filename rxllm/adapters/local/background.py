@@ -1,7 +1,7 @@
 """Read the answers that llama.cpp's server keeps for requests that have ``"background": True``.
 
-The server keeps the bytes of the answer, even if the connection closes. If the rest of the bytes is requested later, it
-may begin in the middle of a frame.
+The server keeps the bytes of the answer, even if the connection closes. If the remaining bytes are requested later,
+they may begin in the middle of a frame.
 """
 
 from __future__ import annotations

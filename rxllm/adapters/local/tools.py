@@ -19,8 +19,8 @@ SmolLM2-135M is good at choosing a tool from examples, but bad at choosing one f
 call a tool or to answer, so it always calls a tool if the tool choice is ``"auto"``. If the tool choice is ``"none"``,
 the model never calls one.
 
-The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Closing braces are held back, because the last one
-closes the outer object rather than the arguments. A reply that is not a call is emitted as text.
+The JSON is ``{"name": "add", "arguments": {...}}``, with the keys in this order. Closing braces are held back, because
+the last one closes the outer object rather than the arguments. A reply that is not a call is emitted as text.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ _TAIL = re.compile(r"[\s}]*\Z")
 
 
 class CallDecoder:
-    """Wraps a Chat Completions decoder, and converts the text of the answer to a tool call."""
+    """Wraps a Chat Completions decoder, and turns the answer's text into a tool call."""
 
     def __init__(self, inner: Decoder, request: Request) -> None:
         self._inner = inner

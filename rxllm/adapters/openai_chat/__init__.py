@@ -66,7 +66,10 @@ class OpenAIChat(HTTPAdapter):
 
 
 def bearer(adapter: HTTPBase, call: Call) -> dict[str, str]:
-    """Return the header for the key, or an empty dict if there is no key or an ``api-key`` header is already set."""
+    """Return the header for the key.
+
+    The dict is empty if an ``api-key`` header is already set, or if there is no key.
+    """
     if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}
     key = adapter.key(call)

@@ -79,7 +79,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "insufficient_system_resource": "error",
 }
 _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "provider_unavailable"}
-"""The reason of the ``AdapterError`` for each finish reason that means failure. The default is ``unknown``."""
+"""The ``AdapterError`` reason for each finish reason that indicates a failure. The default is ``unknown``."""
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)

@@ -32,7 +32,7 @@ class OpenAIResponses(HTTPAdapter):
     the call, in `api_key` and in ``OPENAI_API_KEY``. For Azure, see `AzureResponses`.
 
     Every request contains the whole thread, so the server is asked not to store anything (``"store": False``).
-    Reasoning models are asked for encrypted thoughts, which can be sent back. If you use ``previous_response_id``,
+    Reasoning models are asked for encrypted reasoning, which can be sent back. If you use ``previous_response_id``,
     ``conversation`` or ``background``, ``store`` is sent only if you set it.
 
     ``Request.options`` is merged into the body. An option that is None removes the field. Objects are merged too, so
@@ -41,9 +41,9 @@ class OpenAIResponses(HTTPAdapter):
     ``Response.metadata["logprobs"]``.
 
     If you pass ``{"background": True}``, OpenAI stores the answer while the model is writing it. If the connection
-    drops, the rest of the answer is read over a new connection, after a delay from the call's `retry` policy. Nothing
-    is lost or repeated. Disposing of the call asks OpenAI to stop writing the answer. Servers that ignore the option
-    answer as usual. See ``docs/errors.md``.
+    drops, the rest of the answer is read over a new connection. The call's `retry` policy sets the delay before each
+    attempt to reconnect. Nothing is lost or repeated. Disposing of the call asks OpenAI to stop writing the answer.
+    Servers that ignore the option answer as usual. See ``docs/errors.md``.
 
     To use one of the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
     ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Such a tool needs a handler only if it runs on

@@ -38,7 +38,7 @@ from rxllm.values import (
 from rxllm.values.json_text import json_text
 
 _REASONERS = re.compile(r"(.*/)?(o\d|gpt-5(?!.*chat)|gpt-[6-9]|codex|computer-use|grok-4)")
-"""Matches the names of models that can be asked for encrypted thoughts."""
+"""Matches the names of models that can be asked for encrypted reasoning."""
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf", "text file", "file") for by in ("", " by url", " by id")}
 
@@ -156,7 +156,7 @@ def _is_special(part: Any) -> bool:
 
 
 def _file_id(part: Any) -> str | None:
-    """Return the id in a ``file`` part of Chat Completions, or None if `part` is something else."""
+    """Return the file's id if `part` is a Chat Completions ``file`` part, and None otherwise."""
     match part:
         case ProviderPart(data={"type": "file", "file": {"file_id": str(id)}}):
             return id
