@@ -39,7 +39,7 @@ WIDTHS = ((280, 1), (350, 1), (420, 1), (350, 2), (420, 2), (520, 2), (640, 2))
 MAX_WIDTH, LIMITS = 1000, ((30, 80), (30, 40), (30, 24), (30, 12), (12, 12), (0, 12))
 """The maximum width of a chart in pixels, and the pairs of limits to try, in order.
 
-Each pair is the maximum number of marks in a row and the maximum length of a label. A row that has more marks shows
+Each pair is the maximum number of marks per row and the maximum length of a label. A row that has more marks shows
 ticks instead of marks and labels.
 """
 
@@ -168,7 +168,7 @@ class _Line:
         return self.edge + GAP + self._first_item(at)[1]
 
     def shift(self, at: float, x: float) -> float:
-        """Return how far to the right of `x` the first mark at the time `at` must be moved for its label to fit."""
+        """Return how far right of `x` the first mark at the time `at` must be placed so that its label fits."""
         return self._spot(self._first_item(at)[0], x)[0]
 
     def put_group(self, at: float, x: float) -> None:

@@ -42,7 +42,10 @@ Finished = tuple[str, str, dict[str, Any]]
 
 
 _finished: deque[Finished] = deque(maxlen=32)
-"""The finished blocks of recently drawn texts. Each entry holds the Markdown, its HTML and its link definitions."""
+"""The finished blocks of recently converted texts.
+
+Each entry holds the Markdown of the finished blocks of a text, their HTML and their link definitions.
+"""
 
 
 def markdown(text: str) -> str:
@@ -51,8 +54,8 @@ def markdown(text: str) -> str:
     >>> markdown("*Hi* <script>")
     '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
 
-    If markdown-it-py is not installed, the text is shown unformatted. As a text grows, the blocks that are already
-    finished are not parsed again.
+    If markdown-it-py is not installed, the text is shown unformatted. If a text is converted again after it has grown,
+    the blocks that were already finished are not parsed again.
     """
     parser = _parser()
     if parser is None:
@@ -122,8 +125,9 @@ def _math(state: Any, silent: bool) -> bool:
 def _math_block(state: Any, start: int, end: int, silent: bool) -> bool:
     """Leave multi-line LaTeX as it was written.
 
-    A block ends with its closing delimiter or before an empty line. An opening delimiter that is never closed also
-    begins a block, because a later line must not change a block that is already finished.
+    A block ends with its closing delimiter or before an empty line. An opening delimiter begins a block even if no
+    closing delimiter follows. Otherwise, a closing delimiter that arrives later would change blocks that are already
+    finished.
     """
 
     def line(number: int) -> str:

@@ -5,7 +5,7 @@ scrolled out of the window. This leads to the following rules:
 
 * Finished rows and paragraphs are printed once, above the live part.
 * The live part is always shorter than the window.
-* Each draw is a single write, so the terminal never shows half of a drawing.
+* Each redraw is a single write, so the terminal never shows a half-drawn card.
 * Side-by-side cards stay live until all of them have ended.
 """
 

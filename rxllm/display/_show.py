@@ -1,7 +1,7 @@
 """`show`, which draws a running stream in a notebook or on a terminal.
 
-One thread reads the stream, and another draws it. Draws are not queued: each draw shows everything received so far. The
-last draw happens after the stream has ended.
+One thread reads the stream, and another draws it. Redraws are not queued: each redraw shows everything received so
+far. The last redraw happens after the stream has ended.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ T = TypeVar("T")
 
 
 REFRESH_SECONDS = 0.05
-"""The minimum pause between draws, in seconds. With shorter pauses, the output would flicker."""
+"""The minimum pause between redraws, in seconds. With shorter pauses, the output would flicker."""
 
 SHARE = 150
-"""The pause after a draw is at least this many times as long as the CPU time of the draw."""
+"""The pause after a redraw is at least this many times as long as the CPU time of the redraw."""
 
 TICK_SECONDS = 0.1
-"""The pause, in seconds, before a draw that updates only the running time."""
+"""The pause, in seconds, before a redraw that updates only the elapsed time."""
 
 WAKE_SECONDS = 0.1
 
@@ -212,7 +212,7 @@ class Showing(abc.DisposableBase, Generic[T]):
 
     @property
     def _asks(self) -> bool:
-        """Whether the chat is waiting for an answer that the user can give on the screen."""
+        """Whether the chat is waiting for input that the user can provide on the screen."""
         result: Any = self._result
         reason: str | None = result.halted_reason if isinstance(result, ChatResult) else None
         return reason in ("approval", "manual_tool_calls") and self._screen.listens and self._call is not None
@@ -286,7 +286,7 @@ class Showing(abc.DisposableBase, Generic[T]):
 
 
 def pause_after(cost: float) -> float:
-    """Return how many seconds to pause after a draw that took `cost` CPU seconds."""
+    """Return how many seconds to pause after a redraw that took `cost` CPU seconds."""
     return max(REFRESH_SECONDS, SHARE * cost)
 
 

@@ -103,7 +103,7 @@ class Timeline:
 
     @property
     def summary(self) -> str:
-        """A one-line summary of the run: its models, steps, tools, seconds, tokens and cost."""
+        """A one-line summary of the run: its models, steps, tool calls, duration, tokens, cost and error."""
         rows = [row for _, row in self._walk()]
         tops = [row for top in self.rows for row in (top.rows if top.kind == "stream" else [top])]
         steps = sum(row.kind == "step" and not row.is_lost for row in tops)
@@ -128,7 +128,7 @@ class Timeline:
         return drawn
 
     def html(self) -> str:
-        """Return the picture and a table of its figures as HTML. Their text has the colour of the surrounding page."""
+        """Return the picture and a table of its data as HTML. All text takes its colour from the surrounding page."""
         drawn = self._drawn()
         folded = f'<details style="margin-inline-start:24px"><summary>Figures</summary>{table_of(drawn)}</details>'
         return f'<div style="overflow-x:auto;font:13px system-ui,sans-serif">{svg_of(drawn)}{folded}</div>'

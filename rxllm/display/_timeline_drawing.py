@@ -1,8 +1,8 @@
 """Draw a timeline as SVG, as a table, and as text.
 
 The picture contains no scripts, and its text takes its colour from the surrounding page. The bars are readable on both
-light and dark pages. A text bar has a tick for each delta. If there are too many ticks to draw, the bar shows their
-density instead.
+light and dark pages. The ticks in a bar show when text deltas or a tool's progress arrived. If there are too many ticks
+to draw, the bar shows their density instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from rxllm.display._timeline_rows import Bar, Kind, Row
 from rxllm.display._words import duration
 
 WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
-"""The picture's width, the bars' left edge and maximum width, and the figures' left edge, in pixels."""
+"""The horizontal layout of the picture, in pixels.
+
+These are the width of the picture, the left edge and the maximum width of the bars, and the left edge of the text to
+the right of the bars.
+"""
 
 ROW, BAR = 34, 16
 """The heights of a row and of a bar, in pixels."""
@@ -63,7 +67,7 @@ class Drawn(NamedTuple):
     omitted: int = 0
 
 
-# Figures
+# Numbers as text
 
 
 def fine_duration(seconds: float) -> str:
@@ -78,7 +82,7 @@ def fine_duration(seconds: float) -> str:
 
 
 def figures(row: Row) -> str:
-    """Return a row's figures as text, followed by its error or note."""
+    """Return a row's numbers as text, followed by its error or note."""
     usage, rate = row.usage, row.tokens_per_second
     if row.kind == "step":
         texts = ["" if row.first_token is None else f"{fine_duration(row.first_token)} TTFT"]

@@ -4,8 +4,8 @@
 event                    effect on the rows
 =======================  =========================================================================================
 a step's first event     adds a step with a ``waiting`` bar, which begins where the previous step ended
-content                  ends the bar, and begins a ``thinking``, ``text`` or ``call`` bar; a text bar has a tick
-                         for each delta
+content                  ends the bar, and begins a ``thinking``, ``text`` or ``call`` bar; a ``text`` bar has a
+                         tick for each delta
 `MessageCompleted`       ends the bar; its notes on retries, races and fallbacks add ``lost`` bars or rows
 `ErrorEvent`             ends the bar, and sets the step's `error`
 `StepRestarted`          makes all bars of the step ``lost``; the next event adds a new step
@@ -161,7 +161,10 @@ class Row(msgspec.Struct):
 
 
 class Lane:
-    """Folds the events of a chat that began at `since` into `rows`. Each agent's events are folded by an inner lane."""
+    """Folds the events of a chat into `rows`. The chat began at `since`.
+
+    Each agent's events are folded by an inner lane.
+    """
 
     def __init__(self, rows: list[Row], since: float) -> None:
         self.rows = rows
@@ -366,7 +369,10 @@ def _notes_in(metadata: Mapping[str, Any]) -> Iterator[tuple[str, _Note]]:
 
 
 def _add_gaps(step: Row, metadata: Mapping[str, Any], at: float) -> None:
-    """Split the bars of `step` where the connection was lost. Each gap began `before` seconds before `at`."""
+    """Split the bars of `step` where the connection was lost.
+
+    In each gap, `before` is the number of seconds from the start of the gap to the time `at`.
+    """
     try:
         gaps = msgspec.convert(metadata.get("reattached", ()), tuple[_Gap, ...])
     except msgspec.ValidationError:  # a provider's own metadata

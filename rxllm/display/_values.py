@@ -55,11 +55,15 @@ from rxllm.values import (
 OPEN, FOLDED = 8, 100
 """The number of a thread's latest messages to show, and the number of earlier messages to make expandable.
 
-A message counts as one together with the results of its tool calls.
+A message and the results of its tool calls count as one message.
 """
 
 ROOM = 300_000
-"""The length of a thread's HTML, in characters, beyond which no earlier messages are drawn."""
+"""The limit for a thread's HTML, in characters.
+
+Messages are drawn from the latest to the earliest. Once the HTML is longer than this limit, the remaining messages are
+left out, except the thread's first message.
+"""
 
 LONG = 50_000
 """The maximum length of a piece of text, in characters."""

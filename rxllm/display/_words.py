@@ -1,4 +1,4 @@
-"""The words that displays show to people: how a run ended, durations, counts, and remedies for errors."""
+"""The user-facing text of displays: how a run ended, durations, counts, and remedies for errors."""
 
 from __future__ import annotations
 

@@ -20,9 +20,10 @@ from rxllm.events import EVENT_CLASSES, Event, MessageCompleted
 from rxllm.runtime import ToolRecord, current_scope, scoped
 
 LEFT_SECONDS = 30.0
-"""The number of seconds by which the replay of a response that was disposed early may last longer than the original.
+"""The extra time, in seconds, that a replay gets if the original response was disposed early.
 
-After that, the run fails.
+Such a replay should be disposed early too. If it is still open after the duration of the original response plus this
+extra time, the run fails.
 """
 
 QUIET_SECONDS = 5.0
@@ -55,22 +56,23 @@ class StoredJournal:
     competitor has won a race, the response's events until then are recorded. The replay of the response stays open
     after these events, so the guard trips again and the same competitor wins the race.
 
-    A request that is not recorded waits until all recorded tool calls of its chat have been replayed. Perhaps a tool
-    runs two chats at once, and the other chat will replay the calls. Otherwise, the factory now builds a different
-    request, and the model could call tools that have already run. If the replay stops too early, the request fails
-    without being sent. The run fails too, unless something else, such as `fallback`, replays the tool calls. Similarly,
-    a new tool call waits for a recorded call that has the same id in its chat.
+    A request that is not recorded waits until all recorded tool calls of its chat have been replayed. If a tool runs
+    two chats at once, these chats share their records, so the other chat may still replay the calls. If there is no
+    progress for `QUIET_SECONDS`, the factory must have built a different request than before, and the model could call
+    tools that have already run. The request then fails without being sent. The run fails too, unless something else,
+    such as `fallback`, replays the tool calls. Similarly, a new tool call waits for a recorded call that has the same
+    id in its chat.
 
-    `only_stops` means that the run has been cancelled. The replay then stops the answers that providers are keeping for
-    the run. It sends nothing else and records nothing. It runs a tool again only if a provider is keeping an
-    answer to a request that the tool sent.
+    `only_stops` means that the run has been cancelled. The replay then stops the answers that providers may still be
+    generating for the run. It sends nothing else and records nothing. It runs a tool again only if a provider may still
+    be generating an answer to a request that the tool sent.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer, *, only_stops: bool = False) -> None:
         self._writer = writer
         self.only_stops = only_stops
         self._known: defaultdict[tuple[str, str], deque[Any]] = defaultdict(deque)
-        beginnings: dict[str, deque[Any]] = {}  # for each chat, what was kept of a response when a tool started early
+        beginnings: dict[str, deque[Any]] = {}  # for each chat, partial responses whose tools started early
         records = list(records)
         self._kept = kept_answers(records)
         for record in records:
@@ -95,7 +97,7 @@ class StoredJournal:
     def close(self, *, is_cancelled: bool = False) -> None:
         """Stop recording. Call this before you dispose the stream, so that open responses are not recorded.
 
-        The answers that providers keep are left to another process, unless `is_cancelled` is True.
+        Answers that providers are still generating are left to another process, unless `is_cancelled` is True.
         """
         self._is_closed = True
         self.is_handed_over = not is_cancelled
@@ -123,8 +125,9 @@ class StoredJournal:
     def _is_early(self, path: Sequence[str]) -> bool:
         """Return whether a request in the chat at `path` must wait for recorded tool calls to be replayed.
 
-        The request must also wait for the recorded calls of every chat that has had to wait so far. An inner agent may
-        have given up waiting for its calls, and the model may have been told of this failure.
+        The request must also wait for the recorded calls of every other chat that has had to wait so far. Such a chat
+        may belong to an inner agent that has failed because its calls were not replayed. The request could then contain
+        this failure as the result of a tool.
         """
         return not self.only_stops and any(map(self._has_tools, (path, *self._awaited)))
 
@@ -147,11 +150,11 @@ class StoredJournal:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _has_tools(self, path: Sequence[str]) -> bool:
-        """Return whether the chat at `path` has recorded tool calls that have not been replayed."""
+        """Return whether any recorded tool calls of the chat at `path` have not been replayed."""
         return any(known for _, known in self._tools(path))
 
     def _has_call(self, path: Sequence[str], id: str) -> bool:
-        """Return whether the chat at `path` has a recorded start of tool call `id` that has not been replayed."""
+        """Return whether the start of tool call `id` is recorded for the chat at `path` but has not been replayed."""
         return any(call.id == id for kind, known in self._tools(path) if kind == "begin" for call in [*known])
 
     def _tools(self, path: Sequence[str]) -> Iterator[tuple[str, deque[Any]]]:
@@ -187,19 +190,22 @@ class StoredJournal:
         return Stream.of(events).do_action(see, fail, complete).finally_action(leave)
 
     def take_answer(self, key: str) -> str | None:
-        """Remove and return the last note about the answer that a provider is keeping for the request `key`, if any."""
+        """Remove and return the latest note about a provider's stored answer to the request `key`.
+
+        Return None if there is no such note.
+        """
         return self._kept.pop(key, None)
 
     @property
     def unread_answers(self) -> Sequence[str]:
-        """The notes about answers that providers are keeping for earlier processes, except the notes already taken."""
+        """The notes of earlier processes about answers stored by providers, except the notes already taken."""
         return [*self._kept.values()]
 
     def _has_answer(self, path: Sequence[str]) -> bool:
         return any(key.startswith(_place(path, "")) for key in self._kept)
 
     def put_answer(self, key: str, note: str) -> None:
-        """Record a note about the answer that a provider is keeping for the request `key`."""
+        """Record a note about the provider's stored answer to the request `key`."""
         self._note("answer", key, note)
 
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
@@ -251,7 +257,10 @@ class StoredJournal:
 
 
 def kept_answers(records: Iterable[Record]) -> dict[str, str]:
-    """Return the last note about each answer that a provider may still be writing, by the key of the request."""
+    """Return the latest note about each answer that a provider may still be generating.
+
+    The keys of the dict are the keys of the requests.
+    """
     notes: dict[str, str] = {}
     for record in records:
         if record.kind == "answer":
@@ -310,10 +319,11 @@ def _read(run_id: str, record: Record) -> Any:
 
 
 def _settle_beginning(kept: deque[Any], outcome: Any) -> None:
-    """Append an empty list to `kept` if the recorded response contains all tool calls of the last beginning in `kept`.
+    """Settle the last partial response in `kept` if the recorded response contains all tool calls of the partial one.
 
-    The empty list marks this beginning as settled. The process may have died before it could record the list. A
-    beginning that was kept twice stays valid, because it was used in place of its response.
+    A partial response is settled by an empty list that follows it. The process may have died after it recorded the
+    whole response but before it recorded this list, so the list is added here. A partial response that was kept twice
+    is not settled, because an earlier process has already used it in place of the whole response.
     """
     if kept and kept[-1] and not (len(kept) > 1 and kept[-1] == kept[-2]) and not isinstance(outcome, LLMError):
         calls = _calls_of(outcome)

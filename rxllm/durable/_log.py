@@ -1,8 +1,8 @@
 """Read and write a run's event log.
 
 A `StepCompleted` contains the whole thread, and a `ChatCompleted` contains all steps. If the log stored these two
-events in full, it would grow quadratically. It therefore stores only what is new in them. These two events are called
-ends here.
+events in full, it would grow quadratically. It therefore stores only what is new in them. In this module, either of
+these two events is called an end.
 
 ==========  ======================================================================================================
 field       content
@@ -55,7 +55,7 @@ WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of a step or a chat, and the number of the event that ended the previous one."""
+    """The result of an end. `before` is the number of the previous end in the same chat or inner agent, or 0."""
 
     before: int
     result: StepResult | ChatResult
@@ -91,7 +91,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Yield all events or, if `count` is given, all pages up to and including the page with event number `count`.
+        """Yield all events. If `count` is given, stop after the page that contains event number `count`.
 
         Raises the same errors as `page`.
         """
@@ -135,7 +135,10 @@ class Log:
         return self._at
 
     async def _find(self, number: int) -> None:
-        """Load the end stored as event `number`, and the earlier ends that it builds on, unless they are in memory."""
+        """Load the end that has event number `number`, and the earlier ends that it builds on.
+
+        Ends that are already in memory are not loaded again.
+        """
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)

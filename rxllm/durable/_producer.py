@@ -36,7 +36,10 @@ ALONE_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 
 STOP_SECONDS = 10.0
-"""The time limit, in seconds, for replaying a cancelled run to stop the answers that providers are keeping."""
+"""The time limit, in seconds, for stopping the answers that providers may still be generating for a cancelled run.
+
+The run is replayed to find these answers.
+"""
 
 Factory = Callable[..., Observable[Event]]
 """A function that builds a run's stream from its input and, for a turn, its session."""
@@ -154,7 +157,7 @@ class Producer:
                     task.exception()
 
     async def _ending(self, reading: asyncio.Task[Ending]) -> Ending | None:
-        """Stop the stream. Return how the run has ended, or None if another process should continue it."""
+        """Stop the stream. Return the run's ending, or None if another process should continue the run."""
         if reading.done():
             return reading.result()
         if self._journal is not None:
@@ -178,7 +181,7 @@ class Producer:
         await self._writer.flush(ending)
 
     async def _stop_answers(self, ending: Ending) -> None:
-        """If the run was cancelled, stop the answers that providers are keeping for earlier processes.
+        """If the run was cancelled, stop the answers that providers may still be generating for earlier processes.
 
         Log any answers that have not been stopped.
         """
@@ -244,7 +247,7 @@ class Producer:
     async def _begin_again(self, records: Sequence[Record]) -> None:
         """Record that this process is attempting to produce the run. A suspect run waits for its turn first.
 
-        Raises ``RunError("too_many_attempts")`` if too many processes have died at the same place in the run.
+        Raises ``RunError("too_many_attempts")`` if too many processes have died at the same point of the run.
         """
         dead = 1
         for record in records:

@@ -3,10 +3,10 @@
 =======================================  ===============================================================================
 situation                                reaction
 =======================================  ===============================================================================
-a run is taken                           Claim it, and produce it here until it ends.
+a run is taken                           Claim the run, and produce it in this process until it ends.
 `take` is cancelled during the claim     Let the claim finish, then release the lease at once.
 `close` is called during the claim       Let the claim finish, then release the lease at once.
-`close` is called                        Stop all producers. For at most `lease_seconds`, wait for them and all claims.
+`close` is called                        Stop all producers. Wait up to `lease_seconds` for them and for all claims.
 =======================================  ===============================================================================
 """
 
@@ -38,7 +38,10 @@ class Producers:
         return tuple(self._producers)
 
     async def take(self, id: str, factory: Factory, *, cancels: bool = False) -> bool:
-        """Claim a run. Then produce it here or, if `cancels` is true, cancel it. Return whether the run was claimed."""
+        """Claim a run, and start its producer. Return whether the run was claimed.
+
+        If `cancels` is True, cancel the run before its producer starts, and wait until the producer has ended.
+        """
         if self.is_closed:
             return False
         is_left = asyncio.Event()

@@ -33,10 +33,13 @@ CONNECTIONS = 32
 """The maximum number of connections per event loop."""
 
 IDLE_SECONDS = 1.0
-"""The number of silent seconds after which a connection for notifications is closed, unless calls are waiting."""
+"""The number of seconds without a message after which a connection for notifications is closed.
+
+The connection stays open while calls are waiting.
+"""
 
 ALIVE_SECONDS = 15.0
-"""The number of silent seconds after which the server is pinged. It must reply within the same number of seconds."""
+"""The number of seconds without a message after which the server is pinged, and the time limit for its reply."""
 
 PAGE = 500
 
@@ -65,7 +68,7 @@ class RedisStore:
         self._prefix = f"{{{prefix}}}"
         self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._tokens: dict[tuple[str, str, int], set[str]] = {}
-        """For each lease, the tokens of the last append that was answered and of all later appends."""
+        """For each lease, the token of the last answered append and the tokens of all later appends."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -358,7 +361,7 @@ class _Connections:
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
         """Wake the calls that are waiting for these runs.
 
-        A call that already knows event `number` keeps waiting.
+        If `number` is given, a call that has already seen event `number` keeps waiting.
         """
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):

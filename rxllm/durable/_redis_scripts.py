@@ -1,7 +1,7 @@
 """The scripts that change runs in Redis.
 
-A call that gets no answer is sent again. A script that takes a token then returns its earlier answer instead of taking
-effect twice.
+A call that gets no answer is sent again. Some scripts take a token, which is the same when a call is repeated. If the
+first call has already taken effect, such a script changes nothing, and reports success again.
 """
 
 from __future__ import annotations

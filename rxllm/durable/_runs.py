@@ -83,8 +83,8 @@ def open_runs(
 
     Events are committed within `flush_after` seconds, or at once if a response ends or a tool runs. If a process dies,
     others can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the same
-    place, the run fails with ``RunError("too_many_attempts")``. Runs during which at least a third of
-    that many processes have died are continued one at a time.
+    point of a run, the run fails with ``RunError("too_many_attempts")``. Once a third of `max_attempts` processes have
+    died at the same point of a run, the run is considered suspect. A process continues its suspect runs one at a time.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
@@ -115,7 +115,7 @@ class Runs:
     `delete_session`       Delete a session.
     `sessions`             A property. It offers the three methods above as a ``rxllm.session.SessionStore``.
     `add_factory`          Register another factory, as ``web.chat`` does.
-    `get`                  Load a run with its status.
+    `get`                  Load a run, including its current status.
     `list`                 Load the newest runs.
     `expire`               Delete runs that ended long ago.
     `recover`              Continue runs that no process is producing, once or repeatedly.
@@ -246,8 +246,9 @@ class Runs:
     def cancel(self, id: str) -> Stream[None]:
         """Ask a run's producer to cancel the run and close its connections.
 
-        If no process is producing the run, this process stops the answer that a provider is keeping for the run. To
-        find the answer, this process calls the run's factory, and replays the run from its journal.
+        If no process is producing the run, a provider may still be generating an answer for it. This process then asks
+        the provider to stop. To find the answer, this process calls the run's factory, and replays the run from its
+        journal.
 
         A run that has already ended is left unchanged. Fails with ``RunError("unknown_run")`` if there is no such run.
         """
@@ -309,7 +310,7 @@ class Runs:
         self._factories = {**self._factories, name: factory}  # another thread may be reading the old dict
 
     def get(self, id: str) -> Stream[Run]:
-        """Emit the run with this id and its current status.
+        """Emit the run with this id, including its current status.
 
         Fails with ``RunError("unknown_run")`` if there is no such run.
         """
@@ -331,8 +332,8 @@ class Runs:
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
         """Continue up to `limit` runs that no process is producing, and emit their ids.
 
-        Only runs of this object's factories are continued. With `every`, this is repeated at intervals of that many
-        seconds until `close` is called or the stream is disposed. A round that finds no runs emits nothing. If the
+        Only runs of this object's factories are continued. If `every` is given, repeat this after a pause of `every`
+        seconds, until `close` is called or the stream is disposed. A round that finds no runs emits nothing. If the
         store is unavailable in one round, the next round tries again.
         """
         check_count("limit", limit)
@@ -392,9 +393,9 @@ class _Sessions:
 def open_store(store: str | os.PathLike[str] | Store) -> Store:
     """Return the store at a SQLite path or a ``"redis://..."`` URL.
 
-    A `Store` is returned unchanged. The store connects on first use. Raises ``ValidationError("invalid_option")`` for
-    any other argument. Raises ``EngineError("missing_dependency")`` if a Redis URL is given but ``rxllm[redis]`` is not
-    installed.
+    If `store` is a `Store`, return it unchanged. The store connects on first use. Raises
+    ``ValidationError("invalid_option")`` if `store` is invalid. Raises ``EngineError("missing_dependency")`` if `store`
+    is a Redis URL but ``rxllm[redis]`` is not installed.
     """
     if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
         from rxllm.durable._redis import RedisStore  # redis-py is an extra

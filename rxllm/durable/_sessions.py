@@ -2,7 +2,7 @@
 
 A session's document contains the session or its open turn. Each document has a version, so if several turns are started
 at once, only one of them can begin. The input of a turn's run is a copy of the document. Once the run has stopped, the
-turn in the document is replaced with the session as it is after the turn.
+session is updated with the turn's events, and the updated session replaces the turn in the document.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
 async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
     """Cancel a turn that no process is producing. Return whether the turn was cancelled.
 
-    The session is saved first. Otherwise, if the run had expired, loading the session would start the turn again.
+    The session is saved before the run is ended. Otherwise, the ended run could expire while the session's document
+    still contains the turn. Loading the session would then start the turn again.
     """
     lease = await store.claim(run.id, owner, seconds) if is_turn(run.input) else None
     if lease is None:
@@ -117,7 +118,7 @@ async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> boo
 
 
 async def settle(store: Store, data: bytes, error: bytes | None = None) -> None:
-    """Replace the turn in `data` with the session after that turn.
+    """Store the updated session in place of the open turn that `data` encodes.
 
     The turn's run must have stopped. `error` is the run's error as JSON.
     """
@@ -139,7 +140,10 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
 
 
 async def _session_after(store: Store, turn: OpenTurn, error: bytes | None = None) -> Session:
-    """Return the session as it is after all readable events of the turn and the run's error."""
+    """Return the turn's session, updated with the turn's events and then with the run's error.
+
+    If an event is unreadable, this event, all later events and the error are ignored.
+    """
     number = 0
 
     async def events() -> AsyncIterator[Event]:

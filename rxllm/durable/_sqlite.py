@@ -219,7 +219,7 @@ class SQLiteStore:
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
         """Wake the calls that are waiting for these runs.
 
-        A call that already knows event `number` keeps waiting.
+        If `number` is given, a call that has already seen event `number` keeps waiting.
         """
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:

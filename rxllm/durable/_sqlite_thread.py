@@ -116,7 +116,7 @@ class SQLiteThread:
         self._ended.set_result(None)
 
     def _next_calls(self) -> tuple[list[_Call], bool]:
-        """Wait until there are calls or a poll is due. Return the calls, and whether the thread continues."""
+        """Wait until there are calls or a poll is due. Return the calls, and whether the thread should keep running."""
         calls: list[_Call] = []
         try:
             call = self._calls.get(timeout=POLL_SECONDS if self._is_polling() else None)

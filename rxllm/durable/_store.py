@@ -130,7 +130,7 @@ class Store(Protocol):
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        """Commit the events, records and ending, either all or none of them, and extend the lease.
+        """Atomically commit the events, records and ending, and extend the lease.
 
         Return whether cancellation was requested. If `token` is the same as in the lease's last append, nothing is
         changed. You can therefore repeat an append that raised ``"store_unavailable"``. Raises
@@ -163,9 +163,9 @@ class Store(Protocol):
     async def cancel(self, id: str) -> None:
         """Ask a run's producer to cancel the run.
 
-        The producer is notified by its next `append` or `renew`. A run without a valid lease ends as cancelled
-        immediately. A run that has already ended is left unchanged. Raises ``RunError("unknown_run")`` if there is
-        no such run.
+        The producer is notified by its next `append` or `renew`. If the run has no valid lease, it ends
+        immediately, with the status ``"cancelled"``. A run that has already ended is left unchanged. Raises
+        ``RunError("unknown_run")`` if there is no such run.
         """
         ...
 

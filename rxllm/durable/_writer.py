@@ -1,4 +1,4 @@
-"""The writer that commits a run's events and records in batches, and renews its lease."""
+"""The writer that commits a run's events and journal records in batches, and renews the lease on the run."""
 
 from __future__ import annotations
 
