@@ -78,8 +78,8 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
     returns a verdict, or an awaitable or Observable of a verdict. None and True let the answer through. Any other
     verdict, such as False or a string that gives the reason, blocks the answer. The answer's connection is then closed,
     and ``on_error`` receives a ``StreamError`` (``guard_tripped`` or ``guard_failed``). If `check` raises an exception,
-    the answer is blocked as well, and ``on_error`` receives the exception unchanged. While 1,024 events of the
-    answer are waiting for the check, the answer is paused.
+    the answer is blocked as well, and ``on_error`` receives the exception unchanged. Once 1,024 events are waiting for
+    the check, the answer is paused until the check has passed.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -105,7 +105,7 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
 class Engine:
     """An adapter and the settings that calls share.
 
-    An engine is immutable and never holds an API key. You can give the adapter by name, as in
+    An engine is immutable and never holds an API key. Instead of an adapter, you can pass a name, as in
     ``Engine("openai:gpt-5", tools=[...])``. To pass settings to the adapter itself, use `from_model`.
 
     =========================================  =========================================================================
@@ -124,8 +124,9 @@ class Engine:
     `tool_executor`                            a function that runs the tools
     `tool_result_encoder`                      a function that turns a tool's result into text for the model
     `errors`                                   with ``"events"``, an answer that fails midway ends in an ``ErrorEvent``;
-                                               with ``"raise"``, it ends in ``on_error``, so ``.retry(3)`` and
-                                               ``.catch`` work, as with ``ops.raise_errors()`` after `operators`
+                                               with ``"raise"``, it ends in ``on_error``, so that ``.retry(3)`` and
+                                               ``.catch`` work. ``errors="raise"`` has the same effect as
+                                               ``ops.raise_errors()`` at the end of `operators`
     =========================================  =========================================================================
 
     >>> from rxllm import Fake

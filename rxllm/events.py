@@ -9,7 +9,8 @@ follow these rules:
    contains the whole text, so you can ignore the deltas.
 4. Every open block is closed before an `ErrorEvent`. An unfinished call is completed with the ``metadata``
    ``{"error": "incomplete"}``. If the call's own tool ended the response, ``"vetoed": True`` is added to that
-   metadata. The call then contains the arguments that the tool received completely, and the call has a result.
+   metadata. The call then has a result, and contains only the arguments that were complete when the tool started.
+   Arguments that the tool received as streams are left out.
 5. The same bytes always produce equal events, no matter how they are split into reads.
 
 Each block's `id` is unique within its response. It is the provider's id, or ``block_0``, ``block_1`` and so on. rxllm
@@ -405,8 +406,10 @@ def current_form(event: Event) -> Event:
     >>> current_form(RawChunk("usage", {"input_tokens": 3}))
     UsageUpdated(usage=Usage(input_tokens=3))
 
-    A ``RawChunk`` inside a ``Nested`` is also converted. rxllm itself converts all events that it receives from
-    adapters, reads from JSON or folds. Raises ``TypeError`` if the chunk contains counters that `Usage` does not have.
+    A ``RawChunk`` inside a ``Nested`` is also converted. rxllm itself calls this function for every event that an
+    adapter emits, that is read from JSON, or that is folded.
+
+    Raises ``TypeError`` if the chunk contains counters that `Usage` does not have.
     """
     match event:
         case RawChunk(data=ProviderPart() as part):

@@ -1,4 +1,4 @@
-"""A catalogue of models that you fill in yourself.
+"""A model catalogue that you fill in yourself.
 
 If genai-prices is installed, it supplies the prices that are missing from the catalogue.
 
@@ -175,7 +175,10 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai", "vertex": ""}
-"""Maps a provider to its name in genai-prices, where they differ. If that name is "", only the model is looked up."""
+"""Maps each provider whose name differs in genai-prices to its name there.
+
+If the name is an empty string, the model is looked up without a provider.
+"""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),
@@ -207,7 +210,11 @@ _CONTEXT = ("service_tier", "speed")
 
 
 def with_price(usage: Usage, name: str, response_model: str | None, context: Mapping[str, str]) -> Usage:
-    """Return `usage` with its missing costs filled in. `response_model` is looked up before the model in `name`."""
+    """Return `usage` with its missing costs filled in.
+
+    `name` has the form ``"provider:model"``. The price of `response_model` is used if it is known. Otherwise, the price
+    of the model in `name` is used.
+    """
     provider, _, model = name.partition(":")
     provider = _PROVIDERS.get(provider, provider) or None
 

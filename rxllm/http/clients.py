@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
-    """Return an httpx or httpx2 client that has rxllm's settings. Its number of connections is not limited."""
+    """Return an httpx or httpx2 client that has rxllm's settings and no limit on the number of connections."""
     package = imported(library)
     return _new_client(lambda: package.AsyncClient(**client_settings(max_connections=None, library=library)))
 
@@ -80,7 +80,10 @@ def aiohttp_client() -> httpx.AsyncClient:
 
 
 def _session_without_cookies(transport: Any) -> Any:
-    """Return a new session for `transport` that has the same connector, but does not store cookies."""
+    """Return a session for `transport` that does not store cookies.
+
+    The session uses the connector that `transport` creates.
+    """
     import aiohttp
 
     transport.client = None
@@ -244,7 +247,7 @@ class Clients:
         self._builder: httpx.AsyncClient | None = None
 
     async def get(self) -> httpx.AsyncClient:
-        """Return a client of the running loop, for one call."""
+        """Return a client that can be used for one call on the running loop."""
         loop = asyncio.get_running_loop()
         if self._client is not None:
             self._claim(loop)

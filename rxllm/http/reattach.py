@@ -1,22 +1,23 @@
 """Read the rest of an answer over a new connection, after the first one has dropped.
 
 The provider must keep the answer while the model is writing it. The call's retry policy decides whether and when to
-reconnect. A connection that brings no new event counts as an attempt:
+reconnect. A connection that delivers no new event counts as an attempt:
 
 =================================================  ====================================================================
 the connection                                     effect
 =================================================  ====================================================================
 drops after new events                             Start counting attempts from 1 again. Wait, then ask for the rest.
-drops or fails without a new event                 It counts as an attempt. Wait, then ask for the rest.
+drops or fails without a new event                 The connection counts as an attempt. Wait, then ask for the rest.
 reports that the answer is not complete            Wait for at least `POLL_SECONDS`, then ask for the rest. After
-                                                   `MOST_POLLED_SECONDS` without a new event, it counts as an attempt.
+                                                   `MOST_POLLED_SECONDS` without a new event, each such connection
+                                                   counts as an attempt.
 is refused, for example after the key has changed  If the policy does not retry this failure, the stream ends with it.
-is disposed                                        Ask the provider to stop the answer. If the answer's id has not
-                                                   arrived yet, wait up to `ID_SECONDS` for it.
+is disposed                                        Ask the provider to stop generating the answer. If the answer's id
+                                                   has not arrived yet, wait up to `ID_SECONDS` for it.
 =================================================  ====================================================================
 
-If the stream ends early for any other reason, the provider is also asked to stop the answer. The provider is never
-asked if a later process will read the answer.
+If the stream ends early for any other reason, the provider is also asked to stop generating the answer. But if a later
+process will read the answer, the provider is not asked to stop.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class KeptAnswer(Protocol):
         ...
 
     def refuse(self) -> None:
-        """Expect no answer, because the provider has refused the request."""
+        """Record that no answer will arrive, because the provider has refused the request."""
         ...
 
     def drop_partial(self) -> None:

@@ -26,7 +26,10 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield each string whose name suggests a secret, and each word of the string."""
+    """Yield the secret strings in `value`, and each word in those strings.
+
+    A string is secret if a key that leads to the string suggests a secret, or if the argument `secret` is True.
+    """
     # `seen` keeps the objects alive, so that their ids stay unique.
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:

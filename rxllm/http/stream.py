@@ -91,11 +91,11 @@ class Exchange(Protocol):
     If `content_only` is True, pings do not restart the idle timer. `discreet` removes secrets from an error. `client`
     returns an open client, in case the first one has been closed.
 
-    The other methods are about answers that the provider keeps. `kept_answer` returns the answer, and `saved_id`
-    returns the id that an earlier process saved for it. ``rebuild(build)`` builds a further request about the answer.
-    `hands_over` returns whether a later process will read the answer. `is_cancelled` returns whether the answer must be
-    stopped instead of read. `note_drop` is called before each wait for the rest of the answer. `note_loss` is called
-    before the original request is sent again.
+    The following methods deal with an answer that the provider keeps. `kept_answer` returns the answer, and `saved_id`
+    returns the id that an earlier process saved for the answer. ``rebuild(build)`` builds another request for the
+    answer, such as a request to stop it. `hands_over` returns whether a later process will read the answer. If
+    `is_cancelled` returns True, the answer must be stopped and not read. `note_drop` is called before each wait for the
+    rest of the answer. `note_loss` is called before the original request is sent again.
     """
 
     provider: str
@@ -317,7 +317,7 @@ async def _deliver(
                 is_suspect = False
             events = decoder.feed(data) if data else []
             if answer is not None and (answer.id is not None or events):
-                pump.grace = 0.0  # the first events contain the id, unless no answer is kept
+                pump.grace = 0.0  # if the provider keeps the answer, the first events contain its id
             if not pump.emit(events) and not pump.grace:
                 return
             if events and type(events[-1]) in _LAST:
@@ -347,7 +347,10 @@ async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
 
 
 async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
-    """Return as much of the error body as arrives within `ERROR_BODY_SECONDS`, but not much over `ERROR_BODY_BYTES`."""
+    """Return the part of the error body that arrives within `ERROR_BODY_SECONDS`.
+
+    Reading stops as soon as more than `ERROR_BODY_BYTES` have arrived.
+    """
     body = b""
     with contextlib.suppress(Exception):  # the status matters more than a complete body
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):

@@ -1,6 +1,6 @@
 """The default timeouts, and a limit on how long a response may be silent.
 
-A single timer watches all the silences in a body:
+One timer covers all the gaps between the reads of a response body:
 
 ::
 

@@ -62,7 +62,7 @@ def _remedy(url: str) -> str:
 
 
 def may_be_cancelled(client: Any) -> bool:
-    """Return whether a call on `client` can be cancelled safely at any time. If the client uses aiohttp, it can."""
+    """Return whether calls on `client` can be cancelled safely at any time, which is the case with aiohttp."""
     return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
 
 

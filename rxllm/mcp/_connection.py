@@ -80,7 +80,7 @@ class Connection(ABC):
         self._guard = threading.Lock()
         self._version: Future[str] | None = None
         self.definitions: dict[str, str] = {}
-        """The digests of the accepted tools, by the names that the tools have in rxllm."""
+        """The digests of the accepted tools. The keys are the tools' names in rxllm."""
 
     @abstractmethod
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:

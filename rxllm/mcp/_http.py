@@ -184,7 +184,9 @@ Path = tuple[str, ...]
 
 
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
-    """Return the header name of each parameter that is also sent as a header, by the parameter's path.
+    """Find the parameters that are also sent as headers.
+
+    The result maps each parameter's path to the name of the parameter's header.
 
     Raises ``ValueError`` if `schema` declares an invalid header.
     """

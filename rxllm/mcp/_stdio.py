@@ -35,7 +35,7 @@ GRACE_SECONDS = 1.0
 MAX_WAITING = 1_000
 """The maximum number of unread messages in an inbox. A full inbox accepts only responses and errors."""
 MAX_UNREAD = 32 * 2**20
-"""The maximum number of bytes of its input that the server may leave unread."""
+"""The maximum number of bytes that a server may leave unread in its standard input."""
 STDERR_SHOWN = 2_000
 
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT", "APPDATA", "TEMP")
@@ -51,7 +51,8 @@ done
 """
 """A shell script that kills the server and its descendants.
 
-It does so when it reads a line of input, or soon after this process has ended.
+The script does so when it reads a line of input. If its input ends because this Python process has ended, the script
+waits for `GRACE_SECONDS` first.
 """
 
 _of_parent: list[Process] = []
@@ -61,7 +62,7 @@ _of_parent: list[Process] = []
 class Stdio(Connection):
     """A connection to a server process on this machine.
 
-    The first call starts ``command *arguments``. If the server ends, the next call starts it again. The server inherits
+    The first call starts ``command *arguments``. If the server exits, the next call restarts it. The server inherits
     only `PATH`, `HOME` and similar variables, so it does not see any keys. To add variables, pass `env`. `timeout`, in
     seconds, limits how long the server may take to start or to answer a request. It does not apply to tool calls.
     ``version="2025-11-25"`` asks for that version, even if the server supports a later one.
@@ -158,7 +159,7 @@ class Inbox:
 
 
 class Process(asyncio.SubprocessProtocol):
-    """One process of a server, from its start to its end.
+    """A server process, from its start to its exit.
 
     `failure` is set when the server becomes unusable.
     """

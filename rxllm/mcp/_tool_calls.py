@@ -135,7 +135,7 @@ class _Call:
 
 
 class NeedsUserError(Exception):
-    """Raised to leave a tool call whose server is waiting for the user's answer."""
+    """Raised to end a tool call early, because its server is waiting for the user's answer."""
 
 
 class Questions(msgspec.Struct):
@@ -173,7 +173,7 @@ class Questions(msgspec.Struct):
     def required(cls, result: Json, known: Questions) -> Questions:
         """Return the questions that `result` contains.
 
-        An answer in `known` is kept if `result` contains the same question.
+        If `result` repeats a question from `known` unchanged, the answer to that question is kept.
         """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
@@ -231,7 +231,10 @@ def _check_page(params: Json) -> Json:
 
 
 def _response(reply: str, params: Json) -> Json | None:
-    """Return the response that the user's `reply` gives to a question, or None if it does not answer the question."""
+    """Convert the user's `reply` to the response to a question.
+
+    Return None if the reply does not answer the question.
+    """
     try:
         data: Json | None = msgspec.json.decode(reply, type=Json)
     except (ValueError, RecursionError):

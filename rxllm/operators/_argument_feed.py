@@ -8,8 +8,8 @@ the beginning of a stream's argument       The tool can start once all its other
                                            optional argument is missing, the tool waits for the end of the call.
 a piece of a string                        The ``Stream[str]`` emits it.
 an element of an array                     The ``Stream[T]`` emits it as a T.
-the end of a stream's argument             The stream completes when the next argument begins or the call ends, so that
-                                           a fault after the last argument still reaches the tool.
+the end of a stream's argument             The stream stays open. It completes when the next argument begins or the call
+                                           ends. If a fault is found by then, the stream fails instead.
 an invalid element                         Every open stream fails with ``ToolError("invalid_arguments")``.
 the end of the call                        A stream that is still open or has no argument fails in the same way.
 =========================================  ============================================================================
@@ -38,7 +38,7 @@ MOST = 64
 
 
 class ArgumentFeed:
-    """The arguments of one call that have arrived so far. ``on_room()`` is called when `is_full` may become False."""
+    """The arguments received so far for one call. ``on_room()`` is called when `is_full` may have become False."""
 
     def __init__(self, tool: FunctionTool[..., Any], id: str, on_room: Callable[[], None]) -> None:
         self.tool, self._id = tool, id
@@ -165,7 +165,7 @@ class ArgumentFeed:
 
 
 class _Items:
-    """The items of one stream that the tool has not read yet."""
+    """Holds the items of one stream until the tool reads them."""
 
     def __init__(self, on_room: Callable[[], None]) -> None:
         self.waiting = deque[Any]()

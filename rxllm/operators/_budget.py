@@ -115,14 +115,15 @@ def budget(
                             reserves and counts no dollars. ``shared.spent.unpriced`` is the number of such calls.
     ======================  ============================================================================================
 
-    To stay within the limit, set `max_tokens` on every request. Input beyond the estimate can still exceed the limit.
-    Without `max_tokens`, each call can exceed it by 32 tokens or one delta of text, whichever is more. Hidden thinking
-    beyond 1,000 tokens can exceed it too. Searches and other tools billed per use are only counted at the end.
+    To stay within the limit, set `max_tokens` on every request. A call can still exceed the limit if its input is
+    larger than estimated. Without `max_tokens`, each call can exceed the limit by 32 tokens or one delta of text,
+    whichever is more. Hidden thinking of more than 1,000 tokens can also push a call over the limit. Searches and other
+    tools billed per use are only counted at the end.
 
     In an engine, the budget applies to all calls, wherever the operator is in the engine's list. Each attempt by
     ``hedge``, ``fallback``, ``restart`` and ``retry_before_content`` counts, even if it is cancelled. Calls made by
-    other operators, ``prepare`` and tools count too, at any depth. Each Budget counts a call once, together with the
-    engine's own retries of that call.
+    other operators, ``prepare`` and tools count too, at any depth. No Budget counts a call twice. The engine's own
+    retries of a call do not count as separate calls.
 
     In a pipe, a shared Budget or a dollar limit applies to all model calls of the stream. A plain token limit counts
     the events of the stream and its agents instead. If an agent exceeds the limit, the stream ends with an
@@ -199,7 +200,7 @@ class _Operator(HoldsBudget):
         scope, budget = current_scope.get(), self._make()
         if self._shared is None and budget.usd is None:
             return _Meter(observer, self._make).start(source, scheduler, scope)
-        # Count events here only if no model call upstream counts its own.
+        # Count events here only if no model call upstream applies the budget itself.
         share = Share(budget)
         # Calls that the subscriber itself makes must not count.
         below = scoped(source, replace(scope, shares=(*scope.shares, share)))
@@ -237,15 +238,16 @@ class _Meter:
     ==================  ==============================================================================================
     event               effect
     ==================  ==============================================================================================
-    MessageStarted      A response begins. With a plain token limit in a pipe, it gets its own budget unless it
-                        continues a chat. It is cut off if the budget is already exceeded or a price is missing.
+    MessageStarted      A response begins. If the budget is a plain token limit in a pipe, the response gets its own
+                        budget, unless it continues a chat. The response is cut off if the budget is already exceeded
+                        or a price is missing.
     a delta             The response is cut off if it needs more than the budget has left.
     MessageCompleted    The actual usage replaces the reservation. A chat that is over its limit halts.
     ErrorEvent or end   Running responses are settled. The event or end is then delivered in the subscriber's scope,
                         because the subscriber may start another call.
     ==================  ==============================================================================================
 
-    Events are not counted here if the calls upstream already count themselves (``share.is_taken``).
+    If model calls upstream apply the budget themselves (``share.is_taken``), no events are counted here.
     """
 
     def __init__(
@@ -408,7 +410,10 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle the running responses. Each response's request counts, even if no event has arrived."""
+        """Settle the running responses.
+
+        The tokens of a response's request are counted even if none of the response's events has arrived.
+        """
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

@@ -54,10 +54,10 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     a pipe, pass ``"provider:model"``. Otherwise, the response's model name is looked up under every provider. Costs
     stay None for a model that is not in the genai-prices list. Non-zero costs reported by the provider are kept.
 
-    Searches, audio, images, one-hour caches and service tiers are priced separately. So is each model that Anthropic
-    uses for compactions, advisors and fallbacks. An agent's costs are added by its own engine. If your contract has
-    its own prices, put them in an ``rxllm.models`` entry. To price a `Usage` without a stream, call
-    ``rxllm.models.priced``.
+    Searches, audio, images, one-hour caches and service tiers have their own prices. If Anthropic uses other models for
+    compactions, advisors or fallbacks, the price of each model applies to that model's tokens. An agent's costs are
+    added by its own engine. If your contract has special prices, put them in an ``rxllm.models`` entry. To price a
+    `Usage` without a stream, call ``rxllm.models.priced``.
 
     Or pass `price`, a function that adds costs to a `Usage`:
 
@@ -80,7 +80,7 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
 
 
 class Prices:
-    """Adds costs to a response's usage. Budgets use these prices too."""
+    """Adds costs to a response's usage. The engine's budgets use the same prices."""
 
     def __init__(self, model: str | None = None, price: Price | None = None) -> None:
         self._model = model

@@ -237,7 +237,7 @@ def fold_events(
 
 
 class Fold:
-    """The state after the events so far. Deltas are folded in batches."""
+    """The state built from the events received so far. Deltas are folded in batches."""
 
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name

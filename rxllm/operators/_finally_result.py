@@ -136,8 +136,8 @@ class _FoldSubscription(Generic[R]):
 class _Ending:
     """Calls `fn` once, when a subscription ends.
 
-    Completion, an error and disposal can race on different threads. Whichever is first acquires `_ended`. When the
-    interpreter exits, the subscription is disposed of in the same way as a model call.
+    Completion, an error and disposal can race on different threads. The first of them acquires `_ended`, and the others
+    are ignored. When the interpreter exits, the subscription is disposed of in the same way as a model call.
     """
 
     emitted, read = 1, True  # the portal expects these attributes
@@ -204,7 +204,7 @@ class _Ending:
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return True only for the first end. From then on, the reader waits until `fn` is done."""
+        """Return True only the first time the stream ends. From then on, the reader waits until `fn` is done."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()

@@ -75,8 +75,8 @@ def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Res
     >>> stream_generate(Fake("42"), "Six times seven?").pipe(to_response(int)).run().parsed
     42
 
-    `parse` takes the same values as `ops.parsed`. For JSON, pass a type or a ``response_format``. For other text, pass
-    a function. A Markdown fence around the JSON is removed. Failed responses and responses that call tools are not
+    `parse` can be anything that `ops.parsed` accepts. For JSON, pass a type or a ``response_format``. For other text,
+    pass a function. A Markdown fence around the JSON is removed. Failed responses and responses that call tools are not
     parsed. If the text cannot be parsed, the stream ends with ``ValidationError("invalid_output")``. The error's
     metadata holds the text, the finish reason and the usage.
 
@@ -111,8 +111,8 @@ def to_step_result(
     True
 
     `thread` is the thread that the step began with. If the stream ends without ``StepCompleted``, the response is added
-    to this thread. `parse` works as in `to_response`, but unparsable text does not fail the stream. The response's
-    `error` is then a ``ValidationError("invalid_output")``.
+    to this thread. `parse` works as in `to_response`, except that the stream does not fail if the text cannot be
+    parsed. Instead, the response's `error` is a ``ValidationError("invalid_output")``.
 
     Raises ``ValidationError("invalid_option")`` if `thread` or `parse` is invalid.
     """
@@ -152,8 +152,9 @@ def to_chat_result(
     without ``ChatCompleted``, completed steps are added to `thread`. The `halted_reason` is then ``"cancelled"``, or
     ``"error"`` after an ``ErrorEvent``.
 
-    `parse` applies to the final response of a completed chat, as in `to_response`. Unparsable text does not fail the
-    stream. The `halted_reason` is then ``"error"``, and the `error` is a ``ValidationError("invalid_output")``.
+    `parse` applies to the final response of a completed chat. It works as in `to_response`, except that the stream does
+    not fail if the text cannot be parsed. Instead, the `halted_reason` is ``"error"``, and the `error` is a
+    ``ValidationError("invalid_output")``.
 
     If `keep_partial` is True, an interrupted chat's thread includes the text of the unfinished step. Tool calls that
     already have results are included too.
@@ -354,7 +355,7 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     `is_element` is True, the text is one element of an array. The returned function raises
     ``ValidationError("invalid_output")`` for text that it cannot parse.
 
-    Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is invalid.
+    Raises ``ValidationError("invalid_option")`` if `target` is invalid. `name` is the name of the option in the error.
     """
     if not is_type(target) and callable(target):
         return target

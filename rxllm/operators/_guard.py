@@ -6,21 +6,22 @@ The text is cut into parts. Each part is in one of these states:
 state     meaning                                                 events after the part
 ========  ======================================================  ======================================================
 open      Its sentence or block has not ended.                    They wait.
-complete  It has ended, but `AT_ONCE` checks are already          They wait.
-          running.
+complete  It has ended, but the maximum number of checks          They wait.
+          (`AT_ONCE`) is already running.
 checking  Its check is running.                                   They wait.
 passed    Its check has accepted it.                              They are released in order.
 tripped   Its check has rejected it.                              They are dropped. An error ends the stream once all
                                                                   earlier parts have passed.
-late      It has no verdict after `max_lag` seconds.              With ``on_late="fail"``, they are dropped, as after a
-                                                                  trip. With ``"release"``, they are released unchecked.
+late      It has no verdict after `max_lag` seconds.              With ``on_late="fail"``, they are dropped, as for a
+                                                                  tripped part. With ``"release"``, they are released
+                                                                  unchecked.
 ========  ======================================================  ======================================================
 
-A trip disposes the source, even if earlier parts are still being checked. With ``on_late="release"``, it also ends the
-stream at once. A late check is stopped when its response ends.
+When a check rejects a part, the source is disposed, even if earlier parts are still being checked. With
+``on_late="release"``, the stream also ends at once. A late check is stopped when the response that it checks ends.
 
-Only `_drain` calls outside code, such as the check and the subscriber. It makes one call at a time, and does not hold
-the lock while it does so.
+Outside code, such as the check and the subscriber, is called only from `_drain`. `_drain` makes one such call at a
+time, and does not hold the lock during the call.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ def guard(
     events are dropped.
 
     With ``on_late="fail"``, unchecked text is never shown. Without a `max_lag`, give the check its own timeout. With
-    ``on_late="release"``, no event waits longer than `max_lag` seconds. A late check can still end the stream. The
-    check is stopped once its response is complete or four newer checks need to run.
+    ``on_late="release"``, no event waits longer than `max_lag` seconds. A late check can still end the stream. It is
+    stopped once the response that it checks is complete, or when four newer checks need to run.
 
     Thinking is checked too, unless `thinking` is False. Raw frames are dropped, because they repeat unchecked text.
     White space always passes. Tool calls and their results are not checked. Use ``approve`` for them. Each agent's text
@@ -182,7 +183,7 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # The checks of the first part that has not passed and of all later ones.
+        self._checks: deque[_Check] = deque()  # The checks of the first part that has not passed, and of later parts.
         self._pending: deque[_Check] = deque()  # The checks that have not started yet.
         self._running: list[_Check] = []
         self._passed = 0  # The number of the last part that passed.
@@ -349,7 +350,7 @@ class _Guard(abc.DisposableBase):
         item = waiting.item
         if self._may_release and (callable(item) or isinstance(item, _ENDS)):
             for check in [check for check in self._checks if check.part.number <= waiting.parts]:
-                self._end_check(check)  # its response has ended
+                self._end_check(check)  # the response that it checks has ended
         if callable(item):
             item()
             return

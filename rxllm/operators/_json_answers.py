@@ -231,10 +231,10 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
     >>> list(stream_generate(Fake(['{"primes": [2, ', "3]}"]), "Two primes?").pipe(items(int, "primes")))
     [2, 3]
 
-    `type` takes the same values as in `parsed`. Without it, elements are plain JSON. `path` holds the keys that lead to
-    the array. In an answer to ``response_format=list[City]``, it is ``"value"``. A Markdown fence around the JSON is
-    skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat is a new answer. Text after a message's
-    first tool call is skipped.
+    `type` can be anything that `parsed` accepts. If `type` is None, elements are plain JSON. `path` holds the keys that
+    lead to the array. In an answer to ``response_format=list[City]``, the path is ``"value"``. A Markdown fence around
+    the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat is a new answer. Text after a
+    message's first tool call is skipped.
 
     An element that cannot be parsed as `type` ends the stream with ``ValidationError("invalid_output")``. The error's
     metadata holds the element's text and `index`. The stream also fails if the complete answer is not JSON or has no

@@ -64,7 +64,10 @@ class Sink(Protocol):
     """The handlers that a scanner calls. Positions are in characters."""
 
     def on_open(self, kind: str, key: Key, at: int) -> None:
-        """Handle the start of a value. `kind` is ``{``, ``[`` or ``"``, or "" for a number or a word."""
+        """Handle the start of a value.
+
+        `kind` is ``{``, ``[`` or ``"``. For a number or a literal such as ``true``, `kind` is an empty string.
+        """
         ...
 
     def on_text(self, raw: str) -> None:

@@ -69,7 +69,7 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
 
 class _Smoother(Backlog[Event, Event]):
-    """One subscription to `smooth`. Of the events in `_waiting`, only text has a finite due time.
+    """One subscription to `smooth`. In `_waiting`, only text and thinking deltas have a finite due time.
 
     The stream completes only after every event has been emitted.
     """
@@ -260,8 +260,9 @@ def gate(
     ``StreamError("cancelled")``. If `while_open` fails or emits anything but a boolean, the stream fails at once.
 
     While `maxsize` items are waiting, the source is paused. A source that cannot be paused, such as a `Subject`, may
-    send more. More than `limit` waiting items (65,536 by default) end the stream with ``StreamError("overflow")``.
-    Put `keep_latest` before the gate to keep only the newest waiting item, or `conflate` to join the waiting items.
+    send more. If more than `limit` items (65,536 by default) are waiting, the stream ends with
+    ``StreamError("overflow")``. Put `keep_latest` before the gate to keep only the newest waiting item, or `conflate`
+    to join the waiting items.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """

@@ -80,8 +80,9 @@ def fallback(
     'Hello'
 
     In an engine's operators, pass engines, adapters, or names such as ``"provider:model"``. Each fallback engine
-    receives the same messages, tools and format, and settings such as the temperature. It keeps its own key, model (if
-    set), pass-through ``options``, retry policy and operators. In a pipe, pass Observables of events instead.
+    receives the messages, the tools, the response format, and settings such as the temperature from the original
+    request. It keeps its own key, model (if set), pass-through ``options``, retry policy and operators. In a pipe, pass
+    Observables of events instead.
 
     The events of a failed attempt are dropped. After a fallback, the response has the metadata
     ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If every attempt fails, the last error is raised, with
@@ -222,14 +223,14 @@ def circuit_breaker(
     1
 
     The circuit opens when `failures` calls in a row have failed within `within` seconds. After `cooldown` seconds, a
-    trial call is allowed. All of the operator's subscriptions share one circuit, on any thread. An engine and its
-    copies share it too. A refused call does not subscribe to its source. It fails with
+    trial call is allowed. All subscriptions to the operator share one circuit, even on different threads. An engine and
+    its copies share the circuit too. A refused call does not subscribe to its source. It fails with
     ``AdapterError("provider_unavailable")``. The error's `retry_after` is the number of seconds until the next trial.
 
-    During a trial call, the circuit is ``half_open``. It closes when the trial receives content. It opens again if the
-    trial fails. If the trial is disposed, the next call becomes the trial. An error counts as a failure if it would be
-    retried by default. Any other ``AdapterError`` or ``StreamError`` shows that the provider works. Errors of other
-    classes are ignored. ``on_change(state)`` is called for each change. Its exceptions are logged.
+    During a trial call, the circuit is ``half_open``. The circuit closes when the trial receives content, and opens
+    again if the trial fails. If the trial is disposed, the next call becomes the trial. An error counts as a failure if
+    it would be retried by default. Any other ``AdapterError`` or ``StreamError`` shows that the provider works. Errors
+    of other classes are ignored. ``on_change(state)`` is called for each change. Its exceptions are logged.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
@@ -328,7 +329,7 @@ class Circuit:
         return permit
 
     def record_content(self, permit: _Permit) -> None:
-        """Record that a trial call has received its first content, which closes the circuit."""
+        """Record that a trial call has started to receive content, and close the circuit."""
         with self._guard:
             before = self._state
             permit.is_trial = False

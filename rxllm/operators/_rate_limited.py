@@ -93,13 +93,13 @@ def rate_limited(
     ['Hi', 'Hi', 'Hi']
 
     At most `concurrent` subscriptions run at once. They start at least ``1 / per_second`` seconds apart.
-    `requests_per_minute` and `tokens_per_minute` limit the total in any 60 seconds. A call within the limits starts at
-    once.
+    `requests_per_minute` and `tokens_per_minute` limit the total in any 60-second window. A call within the limits
+    starts at once.
 
     A call reserves tokens for its messages and tools, as estimated by ``rxllm.count_tokens``. It also reserves its
-    `max_tokens`, or 1,000 tokens if that is not set. Reported usage replaces the reservation when the call ends. Usage
-    beyond the reservation counts from the end of the call. A call that reserves more than the whole limit waits until
-    the last 60 seconds contain no tokens of other calls. `tokens_per_minute` works only in
+    `max_tokens`, or 1,000 tokens if that is not set. Reported usage replaces the reservation when the call ends. Tokens
+    beyond the reservation are recorded as used when the call ends. A call that reserves more than the whole limit waits
+    until no other call has used tokens in the past 60 seconds. `tokens_per_minute` works only in
     ``Engine(operators=[...])``. In a pipe, it raises ``EngineError``.
 
     If a call fails with a Retry-After, all calls wait that long, up to 600 seconds. In an engine, retried failures have
@@ -330,9 +330,9 @@ class _Queue:
         raise TypeError(message)
 
     def enter(self, call: _QueuedCall) -> bool:
-        """Append `call` to the queue, unless it could never start.
+        """Append `call` to the queue and return True, or return False if the call could never start.
 
-        It could never start if its subscriber blocks the loops of earlier calls that together fill all slots.
+        The call could never start if its subscriber blocks the loops of earlier calls, and those calls fill all slots.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:
@@ -420,7 +420,10 @@ Entry = list[float]
 
 
 class _RateWindow:
-    """Limits the total in any 60 seconds. An amount above the limit is allowed if nothing else is used in that time."""
+    """Limits the total in any 60-second window.
+
+    An amount above the limit is allowed if nothing else is used in that window.
+    """
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -452,7 +455,7 @@ class _RateWindow:
         return entry
 
     def correct(self, entry: Entry, amount: float, now: float) -> None:
-        """Correct the amount of `entry`. If the new amount is larger, the difference counts from `now`."""
+        """Correct the amount of `entry`. If the new amount is larger, the difference is recorded as used at `now`."""
         if amount > entry[1]:
             self.add(amount - entry[1], now, now)
         elif any(entry is other for other in self._entries):
