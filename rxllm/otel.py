@@ -406,8 +406,8 @@ def _around(value: Any) -> Context:
 class _Metrics:
     """The metric instruments.
 
-    The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` selects whether they have the released or the newest
-    names.
+    The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` determines whether they use the released names or
+    the newest names.
     """
 
     def __init__(self, meter: metrics.Meter) -> None:

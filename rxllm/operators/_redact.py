@@ -4,8 +4,9 @@ A position is *open* if a match that begins there might extend beyond the text r
 as a partial match. Text before the first open position is settled. `redact` replaces the matches in that text and emits
 it.
 
-A position stays open for at most `max_match` characters, unless a match of up to that length begins there. Such a match
-may grow to any length. How the text is split into deltas therefore makes no difference.
+A position can be open while at most `max_match` characters have been received from there. After that, it stays open
+only if these first `max_match` characters contain a match that begins at the position. Such a match may grow to any
+length. How the text is split into deltas therefore makes no difference.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     delta. If there are no deltas, `fn` is called with the whole text. Thinking and tool calls are left unchanged.
 
     Messages, ``StepCompleted`` and ``ChatCompleted`` contain the new text. In an engine's operators, `map_text` also
-    changes the text that the model receives in later steps. After ``stream``, the model keeps receiving the original
-    text. Agents' text (``Nested``) is replaced at any depth. Agents' answers in tool results are left unchanged. If
-    `fn` raises, the stream ends with that exception.
+    changes the text that the model receives in later steps. If `map_text` is applied to the result of ``stream``,
+    the model still receives the original text. Agents' text (``Nested``) is replaced at any depth. Agents' answers in
+    tool results are left unchanged. If `fn` raises, the stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
@@ -88,9 +89,9 @@ def redact(
     `replacement` is inserted literally. A match may span several deltas.
 
     Text that might become part of a match is held back, up to `max_match` characters. A longer match is replaced only
-    if its first `max_match` characters contain a match too. The same applies to a match whose look-ahead reaches beyond
-    these characters. If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. Held-back
-    text is emitted at the end of a block, but not after an ``on_error``.
+    if the `max_match` characters from its start, taken alone, begin with a match. The same condition applies if a
+    look-ahead reads text beyond these `max_match` characters. If the pattern contains ``$`` or ``\\B``, `max_match`
+    characters are always held back. Held-back text is emitted at the end of a block, but not after an ``on_error``.
 
     Deltas, completed text, messages, ``StepCompleted`` and ``ChatCompleted`` are redacted. Redacted thinking loses its
     signature and provider data, which are no longer valid. Tool calls and their results, user messages and a response's

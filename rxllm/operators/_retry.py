@@ -105,8 +105,8 @@ def retry_before_content(
     'Hello'
 
     `policy` is a `RetryPolicy`, a mapping with its fields, or False for no retries. An attempt's events are held back
-    until content or the ``MessageCompleted`` arrives. Text, thinking, a tool call, a source or a file counts as
-    content. If the attempt fails before then and the policy allows it, a new request is sent. The last failure is
+    until its first content or its ``MessageCompleted`` arrives. Text, thinking, a tool call, a source or a file counts
+    as content. If the attempt fails before then and the policy allows it, a new request is sent. The last failure is
     passed on unchanged. Before each wait, ``on_retry(attempt, delay, error)`` is called. `delay` is in seconds.
 
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator, before the engine's own

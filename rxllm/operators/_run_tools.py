@@ -81,11 +81,11 @@ def run_tools(
         source          --start--call--end--text----------|
         run_tools()     --start--call--end-(started)-text-(completed)-|(encoded)(step)|
 
-    Its events are emitted at once, except for the result, which follows the response. If the response then fails, is
-    restarted or its calls do not run, the tool is stopped, and its result is dropped. If `eager` is True,
-    ``idempotent`` tools start early too, but agents do not. If `eager` is False, no tool starts early. Tools that need
-    an approval and ``manual`` tools wait for the end of the response. If the source emits on another thread, no tool
-    starts early.
+    Its events are emitted at once, except for the result, which follows the response. If the response then fails or is
+    restarted, or if it ends but its calls do not run, the tool is stopped, and the tool's result is dropped. If `eager`
+    is True, ``idempotent`` tools start early too, but agents do not. If `eager` is False, no tool starts early.
+    ``manual`` tools never start early, and neither do tools that need approval. If the source emits on another thread,
+    no tool starts early.
 
     A tool with ``Stream`` parameters starts while the model is still writing them. If the tool fails or halts before
     its arguments are complete, the response ends there, and the source is disposed::

@@ -1,7 +1,7 @@
 """Share one call among any number of watchers.
 
 * Events wait in each watcher's own `JoinedEvents`.
-* Neither the call nor the other watchers ever wait for a watcher.
+* The call never waits for a watcher, and no watcher ever waits for another watcher.
 * No lock is held while a subscriber is called.
 """
 
@@ -66,9 +66,9 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     Response('Hello!', stop, 0 tokens)
 
     Write ``.pipe(share_folded(...))`` once, then subscribe to the result as often as you like. The first watcher starts
-    the call. A late watcher first receives the state so far, as events from ``StreamCollector.to_events()``. Every fold
-    therefore has the same result. Past events that folds do not keep, such as tool progress, are missing. After the
-    end, a new watcher receives all events at once, then the end.
+    the call. A late watcher first receives the state so far, as events from ``StreamCollector.to_events()``. A fold
+    therefore gives every watcher the same result. Past events that folds do not keep, such as tool progress, are
+    missing. After the end, a new watcher receives all events at once, then the end.
 
     The call is cancelled `grace` seconds after the last watcher has left, unless another joins. With None, it is never
     cancelled. To stop the call for all watchers, end the source: ``stream.take_until(stop).pipe(share_folded(None))``.
@@ -77,8 +77,8 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
 
     The call runs on the event loop of its first watcher. All watchers are called on that loop. A watcher delays the
     others only if its functions block the loop. A slow iterator (``for``, ``async for``) receives adjacent deltas
-    joined into one. When more than a thousand events are waiting, it misses the same events as a late watcher. An
-    exception raised by a watcher goes only to that watcher's ``on_error``.
+    joined into one. When more than a thousand events are waiting for the iterator, the waiting events that folds do not
+    keep are dropped. An exception raised by a watcher goes only to that watcher's ``on_error``.
 
     A blocking ``run()``, ``for`` or ``show`` on the loop's own thread raises ``EngineError("wrong_loop")``. In a
     notebook, write ``await`` instead.

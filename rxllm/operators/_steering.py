@@ -83,7 +83,10 @@ class Steering(abc.DisposableBase):
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Choose the messages for this step. With the journal, every run of the stream chooses the same messages."""
+        """Choose the messages for this step.
+
+        The journal keeps the choice, so that every run of the stream chooses the same messages.
+        """
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]

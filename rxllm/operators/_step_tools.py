@@ -5,10 +5,12 @@ A tool's events are emitted as follows:
 =======================  ================================================  =============================================
 event                    before the response has ended (an early start)    after the response has ended
 =======================  ================================================  =============================================
-start, progress, end,    at once; if the model is still writing the        at once
-an agent's events        call's arguments, the tool's end waits for them,
-                         but an error or a halt ends the response
-any other outcome        when the response has ended, in the order of      at once
+start, progress,         at once                                           at once
+an agent's events
+end of the tool          at once, or as soon as the call's arguments are   at once
+                         complete; if the tool fails or halts while the
+                         arguments are incomplete, the response ends
+outcome, except a halt   when the response has ended, in the order of      at once
                          the calls
 a halt                   when all tools have ended, in the order of the    when all tools have ended, in the order of
                          calls                                             the calls
@@ -44,15 +46,15 @@ from rxllm.values import Request, Thread, Tool, ToolCall, ToolError, request_key
 _AT_ONCE = (ToolExecutionStarted, ToolProgress, Nested, ToolExecutionCompleted)
 
 INTERRUPTED = "interrupted"
-"""The raw finish reason of a response that was lost with its process after some of its tools had started early."""
+"""The raw finish reason of a response that was cut off because the process died, after tools had started early."""
 
 
 class StepTools(abc.DisposableBase):
     """Runs the tool calls of one step. Each call runs once. After `void`, a call with the same id counts as new.
 
-    ``deliver(event)`` emits an event. ``veto(call)`` is called when a tool fails or halts while the model is still
-    writing its call. ``done()`` is called once the response and all tools have ended. ``fail(error)`` is called if the
-    caller's code is at fault.
+    ``deliver(event)`` emits an event. ``veto(call)`` is called when a tool fails or halts before the model has
+    finished writing the tool's call. ``done()`` is called once the response and all tools have ended. ``fail(error)``
+    is called if the caller's code is at fault.
     """
 
     def __init__(
@@ -107,9 +109,9 @@ class StepTools(abc.DisposableBase):
         return events if feed is None else Deferred(lambda: empty() if call.id in self._stopped else events)
 
     def complete(self, id: str) -> None:
-        """Note that the model has finished writing the call `id`.
+        """Mark the call `id` as complete, because the model has finished writing it.
 
-        If the tool has already ended, emit the event that ends it.
+        If the call's tool has already ended, emit its ``ToolExecutionCompleted``.
         """
         self._incomplete.discard(id)
         outcomes = self._outcomes.get(id, [])
@@ -132,7 +134,7 @@ class StepTools(abc.DisposableBase):
     def cut(self, vetoed: ToolCall, message: str) -> list[Event]:
         """After a veto, stop the other tools whose calls are incomplete, and discard their results.
 
-        Returns an event that ends the vetoed tool, and one for each stopped tool that was running.
+        Returns a ``ToolExecutionCompleted`` for the tool of `vetoed`, and one for each stopped tool that was running.
         """
         self._incomplete.discard(vetoed.id)
         self._running.pop(vetoed.id, None)
@@ -141,7 +143,7 @@ class StepTools(abc.DisposableBase):
     def stop_incomplete(self, message: str) -> list[Event]:
         """Stop the tools whose calls are incomplete, and discard their results.
 
-        Returns an event that ends each tool that was running.
+        Returns one ``ToolExecutionCompleted`` for each stopped tool that was running.
         """
         ends: list[Event] = []
         for index, call in enumerate(self._calls):
@@ -155,7 +157,10 @@ class StepTools(abc.DisposableBase):
         return ends
 
     def void(self, message: str) -> list[Event]:
-        """Stop all tools, and discard their results. Return an event that ends each tool that was running."""
+        """Stop all tools, and discard their results.
+
+        Returns one ``ToolExecutionCompleted`` for each tool that was running.
+        """
         running = list(self._running.values())
         if self._calls:
             self.dispose()
@@ -219,10 +224,10 @@ class _Queue(Iterator[Observable[Event]]):
 class EarlyRecord:
     """A journal's record of tools that start early, which keeps later runs from starting them again.
 
-    A response is recorded when it ends. If the process dies before that, the response is lost, and the model would call
-    the same tools again, with different ids. Therefore, before a tool starts early, the response so far is kept. A
-    later run emits this part in place of the lost response. Tools that had finished do not run again. A tool that was
-    interrupted waits for the caller's decision or, if it is idempotent, runs again, as always.
+    A response is recorded when it ends. If the process died before that, the response would be lost, and the model
+    would call the same tools again, with different ids. Therefore, before a tool starts early, the response so far is
+    kept. A later run emits this part in place of the lost response. Tools that had finished do not run again. A
+    tool that was interrupted runs again if it is idempotent. Otherwise, it waits for the caller's decision.
 
     Once the response itself has been recorded, the kept part is no longer used. The calls of a discarded response are
     voided.
@@ -241,7 +246,10 @@ class EarlyRecord:
         """
 
     def recall(self) -> Observable[Event] | None:
-        """Return the last response that an earlier run kept, or None if it kept none or the response was recorded."""
+        """Return the last response that an earlier run kept.
+
+        Return None if no response was kept, or if the kept response has been recorded since then.
+        """
         if self._journal is None:
             return None
         key, last, is_used = recalled_key("eager", self._thread), None, False
@@ -254,7 +262,7 @@ class EarlyRecord:
         return from_iterable(last)
 
     def keep(self, call: ToolCall, state: StreamCollector) -> None:
-        """Keep the response up to the completion of `call`, before the tool of `call` starts."""
+        """Keep the response up to the completion of `call`. This must be called before the call's tool starts."""
         if self._journal is not None:
             self._void_discarded(self._journal)
             events = [*replace(state, executions={}).to_events(), *close_response(state, INTERRUPTED)]
@@ -263,12 +271,15 @@ class EarlyRecord:
             self._is_kept = True
 
     def discard(self) -> None:
-        """Note that the response so far has been discarded."""
+        """Mark the calls of the response so far as discarded."""
         self._discarded += self._begun
         self._begun.clear()
 
     def settle(self, *, is_used: bool) -> None:
-        """Note that the response has been recorded. `is_used` is False if its tool calls will not run."""
+        """Stop keeping the response, because it has been recorded.
+
+        If `is_used` is False, the response's tool calls will not run, and those that started early are voided.
+        """
         if self._journal is None or not self._is_kept:
             return
         self._is_kept = False

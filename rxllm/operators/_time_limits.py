@@ -1,6 +1,6 @@
 """Time limits and warnings for silent streams.
 
-* Pings do not extend a limit.
+* Pings do not restart a limit.
 * For most events, only the time is recorded, which is cheap. The timer is usually set again only when it fires.
 * Time spent waiting for the consumer does not count as silence.
 """
@@ -26,7 +26,8 @@ from rxllm.values.argument_checks import check, check_function, is_positive
 RESOLUTION = 1e-6
 """The rounding error of the schedulers, in seconds.
 
-A timer may fire this much too early. If it were then set again for the remaining time, this could repeat endlessly.
+A timer may fire early by up to this much. If it were then set again for the remaining time, it could fire early again,
+and so on endlessly.
 """
 
 BUSY_SECONDS = 0.01
@@ -48,9 +49,9 @@ def time_limits(
     >>> [type(event).__name__ for event in slow]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
-    `first` limits the wait for the first content, `idle` each silence after it, and `total` the whole duration. All are
-    in seconds. Only the model's output counts as content. Message starts and ends, usage and raw frames do not. Agents'
-    events extend a limit, unless they are usage or raw frames.
+    `first` limits the wait for the first content. After that, `idle` limits each wait for more content. `total` limits
+    the whole duration. All are in seconds. The model's output counts as content, but message starts and ends, usage and
+    raw frames do not. All of an agent's events count as content too, except usage and raw frames.
 
     A timeout completes open blocks and calls. The stream then ends with an ``ErrorEvent`` that contains a
     ``StreamError("timeout")``. If there were no events at all, it ends with ``on_error`` and an

@@ -6,8 +6,8 @@ A tool can start early, while the model is still writing. What happens to it dep
 the response                        effect on the tools that have started early
 ==================================  ===================================================================================
 ends and its calls run              Their outcomes are emitted. The other tools start.
-ends and its calls do not run,      They are stopped, and their results are dropped.
-fails or is restarted
+fails or is restarted, or ends but  They are stopped, and their results are dropped.
+its calls do not run
 ends early because a tool fails or  The source is disposed. The call is marked as incomplete, but its outcome is kept.
 halts while the model writes its    Tools with complete calls continue. Other calls that are not complete are dropped,
 arguments (a veto)                  and their tools are stopped.
@@ -117,7 +117,7 @@ class ToolStep(abc.DisposableBase):
         self._dispose_tools()
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the events of this response if an earlier run of the stream cut the response off, or else None."""
+        """Return this response's events if an earlier run of the stream cut it off. Otherwise, return None."""
         journal = self._scope.journal
         key = recalled_key("cut", self._thread)
         return journal.recall(self._scope.path, key) if isinstance(journal, RecallingJournal) else None
@@ -242,7 +242,7 @@ class ToolStep(abc.DisposableBase):
                 self._deliver(event)
 
     def _veto(self, call: ToolCall) -> None:
-        """End the response, because the tool of the incomplete `call` has failed or halted the chat."""
+        """End the response, because `call` is incomplete and its tool has either failed or halted the chat."""
         self._source.dispose()
         self._feeds.clear()
         *completions, end = close_response(self._state, VETOED, call)

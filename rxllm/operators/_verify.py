@@ -54,10 +54,10 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``message_folded``      The completed message equals the fold of the events, with or without deltas.
     ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
     ``terminal``            Each response ends with its only ``MessageCompleted`` or ``ErrorEvent``.
-    ``tool_started``        The tool of a call runs once. Within a response, it starts after the call has begun, and
+    ``tool_started``        A call's tool runs only once. Within a response, it starts after the call has begun, and
                             ends after the call is complete, or with an error.
-    ``step_completed``      Tools' results follow the end of the response, and the step's only ``StepCompleted``
-                            follows them.
+    ``step_completed``      Tool results follow the end of the response, and the step's only ``StepCompleted``
+                            follows the tool results.
     ``nested``              An agent's events arrive while its tool call runs, and its chat ends before the call does.
                             The provider's own agents emit events within the response, once their call has begun.
     ``chat_completed``      A chat of several steps ends with one ``ChatCompleted``, and no event follows it.

@@ -95,7 +95,11 @@ class _EventSegmenter:
 
 
 Find = Callable[[str, int, int], int | None]
-"""Returns where the segment that starts at `begin` should end, or None. The search begins at `start`."""
+"""Finds the end of a segment.
+
+The arguments are the text, the start of the segment, and the position at which the search begins. The result is the end
+of the segment, or None if the end was not found.
+"""
 
 
 class Segmenter:

@@ -54,7 +54,10 @@ The response is None unless it was already stored.
 """
 
 WAIT = 1.0
-"""The number of seconds to wait for the lock, because a disposed stream might still be closing the file."""
+"""The number of seconds to wait for the file's lock.
+
+A disposed stream may hold the lock until it has closed the file.
+"""
 
 SYNC_EVERY = 1.0
 """The minimum number of seconds between syncs to disk."""

@@ -147,7 +147,9 @@ Ask = Callable[[Thread], Stream[Event]]
 
 
 def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
-    """Return the functions that run a step and the final step. The second is None if there is no final step.
+    """Return two functions: one that runs a step, and one that runs the final step.
+
+    The second function is None if there is no final step.
 
     Raises ``ValidationError("invalid_request")`` if the final step would have no schema.
     """

@@ -70,7 +70,7 @@ class ImageOptions(TypedDict, total=False):
 describe(ImageOptions)
 
 _FIELDS = ("model", "n", "size", "quality", "style", "background", "response_format")
-"""The options that replace a field of the request instead of being merged with it."""
+"""The options whose values replace the request's values. `options` and `metadata` are merged with the request's."""
 
 
 @with_options(ImageOptions)

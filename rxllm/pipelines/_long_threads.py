@@ -1,8 +1,8 @@
 """Keep a long conversation within the context window.
 
-A summary is stored as ``metadata["summary"]`` of the answer's message, so it is part of the thread's JSON. This entry
+A summary is stored in the answer message, as ``metadata["summary"]``, so it is part of the thread's JSON. This entry
 contains the summary's `text`, the number of `messages` that the summary replaces, and the `digest` of these messages.
-System messages are not counted. Later calls use the last summary whose replaced messages have not changed.
+System messages are not counted. Later calls use the latest summary whose digest still matches the thread.
 """
 
 from __future__ import annotations
@@ -212,7 +212,10 @@ def compact_thread(
 
 
 class _Summary(msgspec.Struct, frozen=True):
-    """A summary of a thread's first messages. `messages` is their number, not counting system messages."""
+    """A summary of a thread's first messages.
+
+    `messages` is how many messages the summary replaces, not counting system messages.
+    """
 
     messages: int = 0
     digest: str = ""

@@ -246,7 +246,10 @@ def _bare(call: ToolCall) -> ToolCall:
 
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
-"""The types of events that count as chunks. They add to the answer. Events such as ``TextCompleted`` repeat it."""
+"""The types of events that count as chunks, because they add to the answer.
+
+Other types, such as ``TextCompleted``, repeat text that has already arrived.
+"""
 
 
 class Span:

@@ -1,11 +1,11 @@
-"""The stage of a call that changes, refuses or checks the request.
+"""The stage of a call in which the request is changed, refused or checked.
 
 A check can run alongside the answer:
 
 ===============  =========================================  ========================================================
-check            answer's events                            answer's end
+check            events of the answer                       end of the answer
 ===============  =========================================  ========================================================
-running          They are held back.                        It is held back, too.
+running          They are held back.                        It is also held back.
 passed           They are released in order.                It follows the last event.
 failed           They are dropped.                          ``on_error`` receives the check's error instead, and the
                                                             answer's connection is closed.

@@ -105,9 +105,9 @@ class Setup(msgspec.Struct, frozen=True):
         )
 
     def tools(self, requested: tuple[Tool, ...] = ()) -> tuple[Tool, ...]:
-        """Return the tools of the engine, its params, the request and the call.
+        """Return all tools: from the engine, then from its params, from the request, and from the call's options.
 
-        A later tool replaces an earlier one with the same name.
+        A later tool replaces an earlier tool with the same name.
         """
         params = self.engine.params.get("tools") or ()
         return merge_tools(self.engine.tools, (*params, *requested, *self.own_options.get("tools", ())))

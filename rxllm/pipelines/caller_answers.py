@@ -144,9 +144,9 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Return a pair: `thread` with the replies to its questions added, and the remaining answers.
+        """Add replies to the questions in `thread`, including questions inside agents.
 
-        This includes the questions inside agents.
+        Returns the new thread, and the answers that are not replies.
         """
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
@@ -188,7 +188,7 @@ class Answers(msgspec.Struct, frozen=True):
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
-        """Return whether approving `call` runs its tool again, because the tool's question now has a reply."""
+        """Return whether `call` must run again: its tool's question now has a reply, and `call` has been approved."""
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:

@@ -71,21 +71,21 @@ class PlainOptions(TypedDict, total=False):
     temperature: float | None
     """The randomness of the answer, from 0 to 2. Default: the provider's."""
     top_p: float | None
-    """The probability to sample from (above 0, at most 1). Only the most likely tokens that together reach this
+    """The probability mass to sample from (above 0, at most 1). Only the most likely tokens that together reach this
     probability are considered. Default: the provider's."""
     max_tokens: int | None
     """The maximum length of the answer, in tokens. Anthropic requires a limit. If you do not set one, rxllm sends
     32,000 for Claude 4 and later, and 4,096 for other models. Default: the provider's."""
     stop: str | Sequence[str] | None
-    """One or more strings. The answer ends just before the first of them that the model writes. Default: none."""
+    """One or more strings. The answer ends just before the model would write any of them. Default: none."""
     seed: int | None
     """An integer that makes answers repeatable, as far as the provider supports it. Default: none."""
     reasoning_effort: str | None
     """The amount of thinking: "none", "minimal", "low", "medium", "high" or another value that the provider defines.
     Not every model accepts every value. Default: the provider's."""
     structured_finalize: bool | None
-    """Whether a separate final request without tools asks for the `response_format`. Default: only if ``rxllm.models``
-    says that the model needs it."""
+    """Whether to ask for the `response_format` in a separate final request that has no tools. Default: only if
+    ``rxllm.models`` says that the model needs it."""
     options: Mapping[str, Any] | None
     """Fields that are added unchanged to the body of the provider's request. Default: none."""
     metadata: Mapping[str, Any] | None
@@ -96,8 +96,8 @@ class PlainOptions(TypedDict, total=False):
     """The provider's API key, or a function (sync or async) that returns it for each attempt. Default: the adapter's
     key, or the key in ``rxllm.keys`` or the environment."""
     headers: Mapping[str, str] | None
-    """Headers to send with each request of the call. They override the adapter's headers. Other engines, as in
-    ``fallback``, do not receive them. Default: none."""
+    """Headers to send with each request of the call. They override the adapter's headers. Other engines, such as
+    those in a ``fallback``, do not receive them. Default: none."""
     session_id: str | None
     """The conversation's id, which tools and telemetry receive. Default: none."""
     request_id: str | None
@@ -142,16 +142,16 @@ class PlainStepOptions(PlainOptions, total=False):
     max_concurrency: int | None
     """The maximum number of tools that run at the same time. None means no limit. Default: ``None``."""
     eager: bool | None
-    """Whether tools may start while the model is still writing. With True, tools with ``idempotent=True`` may
-    do so, too. With False, no tool may. Default: only tools with ``eager=True``."""
+    """Whether tools may start while the model is still writing. True allows this for tools with ``eager=True`` or
+    ``idempotent=True``. False allows it for no tool. Default: only tools with ``eager=True``."""
     tool_executor: Executor | None
-    """A function that runs each tool instead of its handler. Default: the engine's."""
+    """A function that is called in place of each tool's handler. Default: the engine's."""
     tool_result_encoder: Encoder | None
     """A function that turns tool results into text for the model. Default: the engine's, which writes JSON."""
     approve: Approve | None
     """A function that decides whether to run a tool with ``approval=True``. It returns True, False, a reason to deny
-    the call, other arguments as a mapping, or ``halt("approval")``. It can also return an awaitable or an Observable of
-    one of these values. Default: a call to such a tool halts the chat."""
+    the call, a mapping of replacement arguments, or ``halt("approval")``. It can also return an awaitable or an
+    Observable of one of these values. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
     """The time limit in seconds for `approve`. A call that `approve` has not decided on by then is denied. None means
     no limit. Default: ``None``."""
@@ -196,7 +196,7 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
     """Show all `options` in a function's signature and docstring.
 
     An unknown option raises ``EngineError("unknown_option")``, even if a positional argument is also missing. Any
-    other wrong argument raises a ``TypeError`` that includes a remedy.
+    other wrong argument raises a ``TypeError`` whose message explains how to write the call.
     """
 
     def decorate(function: F) -> F:

@@ -49,7 +49,7 @@ from rxllm.values.argument_checks import (
 )
 
 AHEAD = 32
-"""The maximum number of answer tokens that are not reserved and may arrive between two checks of the budget."""
+"""The maximum number of unreserved answer tokens that may arrive between two checks of the budget."""
 
 
 class Budget:
@@ -256,12 +256,12 @@ class HoldsBudget:
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
         """Return the shared budget or, if there is none, the chat's own budget.
 
-        `chat` contains the chat's own budgets. A missing one is created there.
+        `chat` contains the chat's own budgets. If the budget is not in `chat` yet, it is created and added.
         """
         raise NotImplementedError
 
     def spending(self, call: Any, response: Any) -> Spending:
-        """Return the amounts that `response` used."""
+        """Return the tokens and dollars that `response` used."""
         raise NotImplementedError
 
 

@@ -63,7 +63,7 @@ class LoopScheduler(PeriodicScheduler):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the loop has ended, so that nothing can run on it."""
+        """Whether the loop has ended. If it has, nothing can run on it."""
         return has_ended(self._loop)
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:

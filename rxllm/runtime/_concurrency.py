@@ -124,8 +124,8 @@ class Limiter(Protocol):
     def acquire(self, tokens: int, /) -> Awaitable[Any]:
         """Wait until a call that uses up to `tokens` tokens may start.
 
-        Return a permit for it. `tokens` covers both the messages and the answer. If this method raises an exception,
-        the call fails with it. If the call is disposed, the wait is cancelled.
+        Return a permit for the call. `tokens` covers both the messages and the answer. If this method raises an
+        exception, the call fails with that exception. If the call is disposed, the wait is cancelled.
         """
         ...
 

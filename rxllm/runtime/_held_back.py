@@ -20,7 +20,7 @@ disposed
 If an operator has a queue of its own, its docstring describes how the queue differs from a `Backlog`.
 
 A `Hold` makes a source wait; see `paced`. The source waits for both the operator's gate and the reader's gate. A call
-that the subscriber makes waits only for the reader.
+made by the subscriber waits only for the reader's gate.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Calls `observer` with the `Reader` that was current when `observer` subscribed."""
+    """Calls `observer` with `current_reader` set to the `Reader` that was current when `observer` subscribed."""
 
     __slots__ = ("_observer", "_reader")
 
@@ -242,7 +242,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make the sources in the ``with`` block wait for `gate`. If it is None, they never wait."""
+    """Make the sources in the ``with`` block wait for `gate`. If `gate` is None, the sources never wait."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield
