@@ -22,7 +22,8 @@ path                    code                        meaning
 ``("format",)``         ``unknown_type_tag``        No class has this name.
 ``("format",)``         ``type_mismatch``           The class is not the `type` that was passed.
 ``("data",)``           ``malformed_struct``        The data is not an object.
-``("v",)``              ``unknown_version``         This rxllm cannot read the text's version.
+``("v",)``              ``unknown_version``         This version of rxllm cannot read the version of
+                                                    the text.
 ``(*path, field)``      ``unknown``                 The field accepts only certain words, and this is not
                                                     one of them.
 ``(*path, field)``      any other code              The field is invalid.

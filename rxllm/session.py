@@ -6,9 +6,10 @@
     turn = session.reply(engine, turn, "And in Rome?").run()
 
 The new session is ``turn.session``, which can be stored as JSON. You can pass a turn wherever a session is expected.
-Each function has a streaming form, whose events ``operators.to_session`` folds into the same turn. The first event is
-``Custom("session_turn")``. It contains the whole session with its context, so do not send this event to clients as it
-is. The same applies to ``StepCompleted`` and ``ChatCompleted``.
+Each function has a streaming form, such as `stream_reply` for `reply`, which emits events. ``operators.to_session``
+folds these events into the turn that the function itself would emit. The first event is ``Custom("session_turn")``. It
+contains the whole session with its context, so do not send this event to clients unchanged. The same applies to
+``StepCompleted`` and ``ChatCompleted``.
 
 If you dispose a stream early, it emits no `Turn`. The example below saves the session anyway, because
 ``save(turn, outcome)`` is called however the stream ends. With `keep_partial`, the session includes the text that has
@@ -89,8 +90,8 @@ class SavedSession(msgspec.Struct, frozen=True):
 class SessionStore(Protocol):
     """A store for sessions. Its methods are asynchronous, and can be called on any event loop.
 
-    An id is a non-empty string that UTF-8 can encode. A store may have further rules, such as a maximum length. All
-    methods raise ``ValidationError("invalid_option")`` if the id is invalid. If the store is unreachable, full or
+    An id is a non-empty string that can be encoded as UTF-8. A store may have further rules, such as a maximum length.
+    All methods raise ``ValidationError("invalid_option")`` if the id is invalid. If the store is unreachable, full or
     broken, they can raise ``RunError("store_unavailable")``.
     """
 
@@ -115,7 +116,7 @@ class SessionStore(Protocol):
 
 
 class MemorySessions:
-    """A `SessionStore` in memory. It keeps each session until you delete the session or the process ends.
+    """An in-memory `SessionStore`. It keeps each session until you delete the session or the process ends.
 
     >>> import asyncio
     >>> store = MemorySessions()
@@ -150,7 +151,7 @@ class MemorySessions:
 
 
 def _check_id(id: Any) -> str:
-    check("id", id, is_name(id), 'a non-empty string that UTF-8 can encode, such as "ada"')
+    check("id", id, is_name(id), 'a non-empty string that can be encoded as UTF-8, such as "ada"')
     return id
 
 
@@ -221,7 +222,7 @@ def resume(
 def step(engine: Engine | str | Any, session: Session | Turn, **opts: Unpack[StepOptions]) -> Stream[Turn]:
     """Run one step, and emit a turn whose `result` is a `StepResult`.
 
-    The session's status is then ``idle``, unless the step halted, failed or completed the chat.
+    The session's status is then ``idle``, unless the step halted or failed, or the chat is complete.
     """
     turns = stream_step(engine, session, **opts).pipe(_to_turn(engine, _session_of(session), opts))
     return returned_by("session.step", turns, items=Turn)
@@ -229,7 +230,7 @@ def step(engine: Engine | str | Any, session: Session | Turn, **opts: Unpack[Ste
 
 @with_options(ChatOptions)
 def stream_start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
-    """Do the same as `start`, but emit the events as they arrive."""
+    """Start a conversation, and emit the events of its first turn as they arrive; see `start`."""
     session = _as_session(input, opts)
     events = pipelines.stream(engine, session.thread, **_options(session, opts))
     return _turn_events(session, session, "start", events)
@@ -239,7 +240,7 @@ def stream_start(engine: Engine | str | Any, input: Session | Input, **opts: Unp
 def stream_reply(
     engine: Engine | str | Any, session: Session | Turn, text: str | Message, **opts: Unpack[ChatOptions]
 ) -> Stream[Event]:
-    """Do the same as `reply`, but emit the events as they arrive."""
+    """Add the user's message, continue the chat, and emit the events of the turn as they arrive; see `reply`."""
     session = _session_of(session)
     replied = session.replied(_check_text(text))
     options = _options(session, opts)
@@ -259,7 +260,7 @@ def stream_resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Event]:
-    """Do the same as `resume`, but emit the events as they arrive."""
+    """Answer the pending tool calls, and emit the events of the turn as they arrive; see `resume`."""
     session, results = _answer_questions(_session_of(session), results)
     events = unchecked_resume(engine, session.thread, approvals, results, _options(session, opts))
     return _turn_events(session, session, "resume", events, (*(approvals or ()), *(results or ())))
@@ -267,7 +268,7 @@ def stream_resume(
 
 @with_options(StepOptions)
 def stream_step(engine: Engine | str | Any, session: Session | Turn, **opts: Unpack[StepOptions]) -> Stream[Event]:
-    """Do the same as `step`, but emit the events as they arrive."""
+    """Run one step, and emit its events as they arrive; see `step`."""
     session = _session_of(session)
     events = pipelines.stream_step(engine, session.thread, **_options(session, opts))
     return _turn_events(session, session, "step", events)
@@ -293,7 +294,7 @@ def _to_turn(engine: Any, session: Session, opts: Mapping[str, Any]) -> Callable
 def _turn_events(
     session: Session, snapshot: Session, operation: str, events: Observable[Event], answered: tuple[str, ...] = ()
 ) -> Stream[Event]:
-    """Emit a ``Custom("session_turn")`` event that contains `snapshot`, followed by `events`.
+    """Emit a ``Custom("session_turn")`` event that contains `snapshot`, and then emit `events`.
 
     `snapshot` is the session including the user's new message. If `session` does not allow the operation, or if one of
     the `answered` calls is not pending, only ``on_error`` is called.

@@ -175,8 +175,9 @@ class StepFinished(_RequestSpan, frozen=True):
 class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run.
 
-    `content` contains the tool's arguments. If the tool is an agent, the values of the agent's chat follow. If an
-    observer sets a context variable when it receives this value, only the tool's function sees the change.
+    `content` contains the tool's arguments. If the tool is an agent, a `Tracer` then also receives the values of the
+    agent's chat. If an observer sets a context variable when it receives this value, only the tool's function sees the
+    change.
     """
 
     tool: str

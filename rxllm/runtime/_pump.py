@@ -7,7 +7,7 @@ not started yet               the body never runs
 held while connecting         the task is cancelled at `release`, or after `HOLD_SECONDS` if the transport never reports
                               that it has connected; cancelling a connect would cost httpcore a pool slot
 running                       the task is cancelled once, after `grace` seconds
-delivering to the subscriber  the task is not cancelled; `emit` returns False, and then the body returns by itself
+delivering to the subscriber  the task is not cancelled; `emit` returns False, and the body then returns
 held while closing            the task is cancelled only if the body has not ended after `HOLD_SECONDS`
 ============================  =======================================================================================
 
@@ -145,7 +145,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             self._holding = False
 
     def hold(self) -> None:
-        """Delay cancellation until `release` is called or the body ends, but by at most `HOLD_SECONDS`."""
+        """Delay cancellation until `release` is called or the pump's body ends, but by at most `HOLD_SECONDS`."""
         self._holding = True
 
     def release(self) -> None:

@@ -1,4 +1,4 @@
-"""Races, hedges and labelled merges of event streams."""
+"""Race event streams, hedge a stream, and merge streams with labels."""
 
 from __future__ import annotations
 
@@ -93,10 +93,11 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 class _Race:
     """Emits the events of the source that is first to produce content, and disposes the others.
 
-    Source k starts after ``delays[k]`` seconds, or once all running sources have dropped out. `name` is the key under
-    which the metadata contains the outcome.
+    Source k starts after ``delays[k]`` seconds, or once all running sources have dropped out. `name` is the metadata
+    key for the outcome.
 
-    If a source fails, its events are dropped. In a `Backlog`, they would be delivered.
+    If a source fails while others are left, its events are dropped. A `Backlog` would deliver these events, so this
+    class does not use one.
     """
 
     def __init__(

@@ -62,9 +62,10 @@ def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: i
 
 
 class Buffer(abc.ObserverBase[T]):
-    """The unread items of a subscription.
+    """Holds the unread items of a subscription.
 
-    It must not refer to the iterator. Otherwise, an iterator that has been dropped would not be garbage-collected.
+    A buffer must not refer to its iterator. Otherwise, an iterator that has been dropped would not be
+    garbage-collected.
     """
 
     def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:

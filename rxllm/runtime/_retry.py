@@ -40,7 +40,7 @@ class Plan(Protocol):
     """Provides the attempts of a subscription, and decides when to give up. The first attempt is number 1."""
 
     late: bool
-    """Whether `again` is also called if an attempt fails after its first content."""
+    """Whether `again` is also called if an attempt fails after it has emitted content."""
 
     def source(self, attempt: int) -> Observable[Event]: ...
 
@@ -358,9 +358,10 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Emit the events of ``make()``. Make a new stream if one fails before its first content and `rules` allow it.
+    """Emit the events of ``make()``.
 
-    ``on_retry(attempt, delay, error)`` is called before the wait for each new stream.
+    If the stream fails before it has emitted content, and if `rules` allow a retry, `make` is called again after a
+    delay. ``on_retry(attempt, delay, error)`` is called before each delay.
     """
     if rules.max_attempts <= 1:
         return Stream.of(make())

@@ -66,9 +66,9 @@ class Journal(Protocol):
     """A record of the answers and tool calls of a stream; see ``operators.journaled``.
 
     It contains entries from earlier runs and from this one. `path` lists the ids of the enclosing tool calls, outermost
-    first. The same call has the same path and key in every run. If several calls have the same key, they get their
-    entries in order. The methods can be called from any thread or loop. A `RecallingJournal` also keeps the corrections
-    that ``steer`` makes.
+    first. The same call has the same path and key in every run. If several calls have the same key, the first call gets
+    the first entry with this key, the second call gets the second entry, and so on. The methods can be called from any
+    thread or loop. A `RecallingJournal` also keeps the corrections that ``steer`` makes.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -97,7 +97,7 @@ class RecallingJournal(Journal, Protocol):
     """A `Journal` that also keeps corrections, so that later runs can apply them again; see ``steer``."""
 
     def has_response(self, path: Sequence[str], key: str) -> bool:
-        """Return whether the next call of `response` will return a recorded answer."""
+        """Return whether the next call to `response` with this path and key will return a recorded answer."""
         ...
 
     def recall(self, path: Sequence[str], key: str) -> Sequence[Event] | None:
@@ -113,10 +113,15 @@ class RecallingJournal(Journal, Protocol):
 class EagerJournal(RecallingJournal, Protocol):
     """A `RecallingJournal` that can also drop records.
 
-    With any other journal, tools do not start before the end of the response. If a tool starts earlier, the beginning
-    of the response is kept under a key that starts with "eager". Once the whole response has been recorded, the last
-    list that later runs recall under this key must be empty, so that they use the response instead of its beginning.
-    This does not apply to a beginning that was kept twice, because an earlier run has already used it.
+    With any other journal, tools do not start before the end of the response. With this one, a tool may start earlier.
+    Before the tool starts, `keep` is called with the beginning of the response and with a key that starts with "eager".
+    If the process dies before the whole response has been recorded, the next run emits the beginning in place of the
+    response, and keeps the beginning a second time.
+
+    Once the whole response has been recorded, `keep` is called with an empty list and the same key. The empty list
+    makes later runs use the response instead of its beginning. If the process died after recording the response but
+    before keeping the empty list, `recall` must still return an empty list after the beginning. It must not do this for
+    a beginning that was kept twice, because an earlier run has already used that beginning.
     """
 
     def void(self, path: Sequence[str], key: str) -> None:
@@ -125,7 +130,7 @@ class EagerJournal(RecallingJournal, Protocol):
 
 
 class Bookmark(Protocol):
-    """A journal's note of the id under which the provider keeps an answer."""
+    """A journal's entry for an answer that the provider keeps. Its note lets a later process find this answer."""
 
     def take(self) -> str | None:
         """Return the note that an earlier process left, or None if there is none. Later calls return None."""
@@ -145,7 +150,7 @@ class Bookmark(Protocol):
 
 
 class Ask(Protocol):
-    """Sends the same request to another engine or adapter."""
+    """Returns the answer of another engine or adapter to the request of an `EngineCall`, as a cold Observable."""
 
     def __call__(self, engine: Any, model: str | None = None) -> Observable[Event]: ...
 
@@ -155,7 +160,7 @@ class EngineCall(msgspec.Struct, frozen=True):
 
     `request` contains all options. `call` holds the settings that are not part of the request. `provider` is the name
     of the adapter's provider. `before` is the usage from earlier steps, and `chat` contains the budgets of the chat.
-    ``ask(engine)`` returns the answer of another engine, as a cold Observable.
+    ``ask(engine)`` returns another engine's answer to the request, as a cold Observable.
     """
 
     request: Request
@@ -173,7 +178,7 @@ current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.Con
 
 
 def engine_call() -> EngineCall | None:
-    """Return the current engine call, or None if the operator is in a pipe.
+    """Return the engine call whose operators are being applied, or None if an operator is being applied in a pipe.
 
     Closures use this function instead of the context variable, which cloudpickle cannot pickle.
     """
@@ -235,7 +240,7 @@ class Scope(msgspec.Struct, frozen=True):
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def attempt(self, call: Call) -> Call:
-        """Record that an attempt begins, and return `call` with the settings for this attempt."""
+        """Record the start of an attempt, and return `call` with the settings for this attempt."""
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
@@ -270,11 +275,12 @@ class Setting(Generic[T]):
 
 
 class ScopedObserver(abc.ObserverBase[Any]):
-    """Calls `observer` in the scope in which it subscribed.
+    """Calls `observer` in the scope that was current when `observer` subscribed.
 
-    Operators such as ``repeat`` and ``retry`` start a new call when a call ends. The new call must not belong to the
-    one that has ended. At the end, and for an ``ErrorEvent``, `observer` is called in the whole scope, because it may
-    subscribe again. For other events, the scope contains only the fields that a model source passes on.
+    Operators such as ``repeat`` and ``retry`` start a new call when a call ends. The new call must not start in the
+    scope of the call that has ended. `observer` may subscribe again when the stream ends or when it receives an
+    ``ErrorEvent``, so it is then called in its full scope. For other events, the scope contains only the fields that a
+    model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")

@@ -1,15 +1,15 @@
 """End subscriptions, and report errors that no subscriber has handled.
 
-=====================================  ================================  ============================================
-exception                              goes to, if a caller is waiting   goes to, if no caller is waiting
-=====================================  ================================  ============================================
-an ``Exception`` in the stream         ``on_error``, through the         ``on_error``, through the operators
+=====================================  ==================================  ==========================================
+exception                              destination if a caller is waiting  destination if no caller is waiting
+=====================================  ==================================  ==========================================
+an ``Exception`` in the stream         ``on_error``, through the           ``on_error``, through the operators
                                        operators
-an ``Exception`` that no ``on_error``  the waiting caller                the event loop's exception handler, or
-has handled                                                              the log
-``SystemExit``, ``KeyboardInterrupt``  the waiting caller, without       the event loop's exception handler, or
-or a pytest outcome such as a skip     passing through the operators     the log, and then ``on_error``
-=====================================  ================================  ============================================
+an ``Exception`` that no ``on_error``  the waiting caller                  the event loop's exception handler, or
+has handled                                                                the log
+``SystemExit``, ``KeyboardInterrupt``  the waiting caller, without         the event loop's exception handler, or
+or a pytest outcome such as a skip     passing through the operators       the log, and then ``on_error``
+=====================================  ==================================  ==========================================
 
 An ``Exception`` means that the stream has failed. Any other exception must reach the program, so operators must not
 retry it. A caller is waiting if it uses ``run``, ``await`` or an iterator; these raise the exception. Unhandled errors
@@ -41,7 +41,7 @@ T = TypeVar("T")
 log = logging.getLogger("rxllm")
 
 _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.dirname(__file__), reactivex.__file__))
-"""The directories of rxllm and reactivex, whose frames are not the user's."""
+"""The directories of rxllm and reactivex. Frames of the code in these directories are not the user's frames."""
 
 
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
@@ -121,9 +121,10 @@ def shorten_traceback(error: BaseException) -> None:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the user's frames in `trace` plus every frame below the last one, or None if there are no user frames.
+    """Return the user's frames in `trace`, and all frames deeper than the innermost user frame.
 
-    The frame of rxllm's own ``__getattr__`` is left out, because it only raises the error for a misspelt attribute.
+    Return None if there are no user frames. The frame of rxllm's own ``__getattr__`` is left out, because it only
+    raises the error for a misspelt attribute.
     """
     frames: list[TracebackType] = []
     while trace is not None:

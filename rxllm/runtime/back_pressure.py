@@ -58,12 +58,12 @@ class Endings:
         return end
 
     async def wait(self) -> None:
-        """Wait for the functions to return, but at most a minute."""
+        """Wait for the functions to return, but for at most a minute."""
         if running := list(self._running):
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Block until the functions have returned, but at most two minutes."""
+        """Block until the functions have returned, but for at most two minutes."""
         if self._is_expected and running_loop() is not loop:
             # The operator ``take`` completes the reader just before it disposes the source.
             has_turned = threading.Event()
@@ -74,7 +74,7 @@ class Endings:
 
 
 MAX_WAITING = 64
-"""The default number of unread items that makes a source wait."""
+"""The default number of unread items at which a source starts to wait."""
 
 HELD_BACK = 1024
 """The default limit on the number of items that are held back."""

@@ -1,6 +1,7 @@
-"""Context variables from which the source of a call reads the call's place and reader.
+"""Context variables that contain the `Place` and the `Reader` of a call.
 
-A scheduler could not carry them, because retry, merge and concat resubscribe on other threads.
+The source of the call reads both variables. The place and the reader could not be passed in a scheduler, because retry,
+merge and concat resubscribe on other threads.
 
 ===========================  ==========================================  ===============================================
 field of `Place`             written by                                  read by

@@ -7,8 +7,8 @@ how the stream is used                         event loop of its call
 =============================================  ===================================================================
 ``subscribe`` or ``await``, in a running loop  the running loop
 ``subscribe``, with no running loop            the portal's loop
-subscription by an operator, on a thread that  the loop of the operator's subscriber
-pushes items into the operator
+an operator subscribes to the stream, on the   the loop of the operator's subscriber
+thread that pushes items into the operator
 ``run()``, ``for`` and ``to_iter``             the portal's loop, because the calling thread blocks its own loop
 =============================================  ===================================================================
 
@@ -151,7 +151,7 @@ def awaiting_loop() -> asyncio.AbstractEventLoop:
 
 
 def call_context() -> contextvars.Context:
-    """Return a copy of the current context, in which no event loop is chosen."""
+    """Return a copy of the current context. No event loop is chosen in the copy."""
     context = contextvars.copy_context()
     place = context.get(current_place)
     if place is not None and place.loop is not None:

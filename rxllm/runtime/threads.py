@@ -10,8 +10,9 @@ a subscription that has not emitted events  continues, as do all other calls in 
 yet, a tool, or a wait for a retry          happened for `FIRST_SECONDS`
 ==========================================  ==========================================================================
 
-If all calls are silent for too long, they end with ``StreamError("cancelled")``, and one line is logged. Ctrl-C also
-closes all calls, unless it was pressed earlier, at an interactive prompt.
+When one of these time limits is reached, all remaining calls end with ``StreamError("cancelled")``, and one line is
+logged. Ctrl-C also closes all calls, whether it has ended the program or is pressed during the exit. A Ctrl-C that was
+pressed earlier, at an interactive prompt, does not close the calls.
 """
 
 from __future__ import annotations
@@ -85,7 +86,10 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def leave(self, job: Future[Any], what: str) -> None:
-        """Stop waiting for `job`, and log this. `what` is the name of the job in the log."""
+        """Stop waiting for `job`. If `job` has already started, log a warning that it keeps running.
+
+        `what` is the name of the job in the log.
+        """
         if job.cancel():  # it had not started yet
             return
         with self._guard:
@@ -200,7 +204,7 @@ class Drain:
         self._ticks = 0
 
     async def run(self) -> None:
-        """Wait until all calls and timers have ended. If they are silent for too long, close them."""
+        """Wait until all calls and timers have ended. If nothing happens for too long, cancel those that are left."""
         _name_current_task()
         for call in tuple(self._live.calls):
             if call.read:
@@ -227,7 +231,7 @@ class Drain:
         await _wait_for(tasks, CLOSE_SECONDS)
 
     def wait(self, done: futures.Future[None]) -> None:
-        """Wait for `done` in a thread other than the loop's. If the loop hangs, give up."""
+        """Wait for `done`, or give up if the loop hangs. Call this on a thread other than the loop's."""
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:

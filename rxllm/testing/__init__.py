@@ -10,11 +10,11 @@ for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`
 for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
 for sessions   `assert_session_store` checks that a session store follows the `SESSION_STORE_RULES`.
 for programs   `sandbox` replaces the models that code refers to by name. `Cassette` records each answer once, and
-               plays it back for equal requests. `record` stores a stream in a file, `replay_file` plays the file
-               back, and `timed_file` reads it for a timeline. `backtest` runs operators over recordings; it returns a
-               `Backtest` with a `BacktestRow` for each recording. `simulate`, `simulate_many` and `simulate_cancels`
-               run a program in a `World` with virtual time and seeded `FAULTS`. Each run returns a `Simulation` or
-               raises a `SimulationError`. ``rxllm.Fake`` is a scripted model.
+               plays it back when the same request is made again. `record` stores a stream in a file, `replay_file`
+               plays the file back, and `timed_file` reads it for a timeline. `backtest` runs operators over recordings;
+               it returns a `Backtest` with a `BacktestRow` for each recording. `simulate`, `simulate_many` and
+               `simulate_cancels` run a program in a `World` with virtual time and seeded `FAULTS`. Each run returns a
+               `Simulation` or raises a `SimulationError`. ``rxllm.Fake`` is a scripted model.
 for all tests  `events` builds an adapter's events. `strategies` holds hypothesis strategies for all values and events.
 =============  =========================================================================================================
 

@@ -96,13 +96,13 @@ def assert_adapter(
     ``sends_system``            the request includes the system prompt      if the service has no system prompt
     ``sends_user``              the request includes the user's text        never
     ``sends_assistant``         the model's earlier text is sent back       if the service stores the thread itself
-    ``sends_arguments``         arguments of earlier calls are sent back    if the service has no tools
-    ``sends_result``            the request includes a tool's result        if the service has no tools
-    ``sends_tool_name``         the request includes a tool's name          if the service has no tools
-    ``sends_tool_description``  the request includes a tool's description   if the service has no tools
-    ``sends_tool_schema``       the request includes a tool's schema        if the service has no tools
+    ``sends_arguments``         arguments of earlier calls are sent back    if the service does not support tools
+    ``sends_result``            the request includes a tool's result        if the service does not support tools
+    ``sends_tool_name``         the request includes a tool's name          if the service does not support tools
+    ``sends_tool_description``  the request includes a tool's description   if the service does not support tools
+    ``sends_tool_schema``       the request includes a tool's schema        if the service does not support tools
     ``sends_call_id``           a tool's result includes its call's id      never
-    ``sends_temperature``       temperature is sent as a JSON number        if the service has no temperature
+    ``sends_temperature``       temperature is sent as a JSON number        if the service has no temperature setting
     ``sends_options``           options={...} are passed through            if it accepts only certain options
     ``sends_key``               api_key is in a header or the URL           if the server needs no key
     ``sends_max_tokens``        max_tokens changes the request              never; unsupported settings may be refused

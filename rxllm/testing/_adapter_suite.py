@@ -89,9 +89,9 @@ class AdapterConformance:
     ==================  ============================================  ========================================
     name                what is tested                                when to omit it
     ==================  ============================================  ========================================
-    ``calls``           tool calls are complete and have unique ids   if the service has no tools
-    ``thinking``        thinking arrives piece by piece               if the service has no thinking
-    ``usage``           the token counts arrive                       if the service counts no tokens
+    ``calls``           tool calls are complete and have unique ids   if the service does not support tools
+    ``thinking``        thinking arrives piece by piece               if the service does not support thinking
+    ``usage``           the token counts arrive                       if it does not report token counts
     ``length``          the finish reason ``length`` arrives          if the service does not report it
     ``content_filter``  the finish reason ``content_filter`` arrives  if it has no filter, or refuses the call
     ``cancelled``       a cancelled stream loses no events            if it cannot report a cancellation

@@ -102,7 +102,7 @@ class Backtest:
         return self.rows[index]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return the rows as dicts, for example for a ``pandas.DataFrame``."""
+        """Return the rows as dicts, for example to build a ``pandas.DataFrame``."""
         return [row.to_dict() for row in self.rows]
 
     def __repr__(self) -> str:
@@ -134,10 +134,10 @@ def backtest(
     [('brisk.jsonl', 'completed', 'Hello'), ('slow.jsonl', 'error', 'Hel')]
     >>> folder.cleanup()
 
-    The result has one row for each stream. `recordings` are ``.jsonl`` files from `record` or `Cassette`. Pass a file,
-    a folder, or a list of these. You can also pass a stream of events, such as ``from_iterable(events)``, which will
-    run in virtual time too. `pipeline` is an operator or a list of operators. On recordings from a cassette, operators
-    work as they do in an engine. ``progress(row)`` is called whenever a row is ready.
+    The result has one row for each stream. `recordings` are ``.jsonl`` files that `record` or a `Cassette` has written.
+    Pass a file, a folder, or a list of these. You can also pass a stream of events, such as ``from_iterable(events)``,
+    which will run in virtual time too. `pipeline` is an operator or a list of operators. On recordings from a cassette,
+    operators work as they do in an engine. ``progress(row)`` is called whenever a row is ready.
 
     Some operators, such as retry and ``hedge``, subscribe more than once. Each further subscription receives the next
     recording of the same request, if the cassette has one. Another engine, such as the one in ``fallback``, answers

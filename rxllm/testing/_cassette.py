@@ -76,7 +76,8 @@ class Cassette:
     `mode`          effect
     ==============  ====================================================================================================
     ``"once"``      Plays recorded answers, and calls the model for requests that have none. Only complete answers are
-                    recorded. If a call fails or is disposed early, the next equal request calls the model again.
+                    recorded. If a call fails or is disposed early, the next call with the same request
+                    calls the model again.
     ``"replay"``    Never calls the model. A request that is not recorded fails with
                     ``AdapterError("no_scripted_response")``. Its message shows how the request differs from the nearest
                     recording.
@@ -88,9 +89,9 @@ class Cassette:
     By default, recorded answers are played without delays. With ``speed=1``, they keep their recorded times.
     ``speed=2`` is twice as fast. If a request has several recordings, they are played in rotation.
 
-    Two requests are equal if they have the same messages, tools, model, provider and settings. Request ids, API keys,
-    headers and `metadata` are ignored. So are the values of options with names like ``password``. API keys are never
-    written to the file. Bytes in a request are written only as hashes.
+    Two requests are the same if they have the same messages, tools, model, provider and settings. Request ids, API
+    keys, headers and `metadata` are ignored. So are the values of options with names like ``password``. API keys are
+    never written to the file. Bytes in a request are written only as hashes.
 
     A recording starts with a line for the request. The lines after it have the format that `record` writes. The lines
     of an answer are written together when the answer ends. Threads and processes can share the file, but while one

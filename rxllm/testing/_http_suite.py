@@ -78,7 +78,10 @@ class HTTPAdapterConformance(AdapterConformance):
         missing(self, "ended")
 
     def failed(self, error: AdapterError) -> list[bytes]:
-        """Return the chunks that report `error`, including the error's reason and message, midway through a stream."""
+        """Return the chunks with which the service reports `error` midway through a stream.
+
+        The chunks must contain the error's reason and message.
+        """
         missing(self, "failed")
 
     def refused(self, error: AdapterError) -> Reply:

@@ -82,8 +82,9 @@ def assert_operator(
     ``left_over``          no timer or thread is left after the end              if it shares its source (share)
     ``afresh``             a second subscription emits the same items            if it replays, or shares state
     ``apart``              concurrent subscriptions share nothing                if it limits concurrency
-    ``at_once``            everything emitted at once gives the same items       if it joins simultaneous items
-    ``reentrant``          items that arrive inside on_next change nothing       if it joins simultaneous items
+    ``at_once``            its output is the same if all items arrive at once    if it joins simultaneous items
+    ``reentrant``          its output is the same if an item arrives while       if it joins simultaneous items
+                           another item is being delivered
     ``subscribed_inside``  it can be subscribed to inside on_next                if it limits concurrency
     ``subscriber``         a subscriber's exception reaches its on_error         never
     ``consistent``         deltas, completions and messages agree                if its output cannot be folded
@@ -148,7 +149,11 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return the deliveries to test, as tuples of an item's number, the item's tick, and the source's silence."""
+        """Return the deliveries to test.
+
+        Each delivery is a tuple: the number of the item, the tick at which the operator emits the item, and the
+        `silence` with which the source must be run.
+        """
         last = len(self.items) * EVERY
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
         return [(*item, 0) for item in _ticks(self.run()[0])] + [(*item, SILENCE) for item in timed[:2]]
@@ -281,7 +286,7 @@ def _apart(tested: Tested) -> None:
 # Rules for sources and subscribers that behave unusually
 
 
-@OPERATOR_RULES.rule("at_once", "a source that emits everything at once gives the same items, and take(1) releases it")
+@OPERATOR_RULES.rule("at_once", "its output is the same if all items arrive at once, and take(1) releases the source")
 def _at_once(tested: Tested) -> None:
     values = tested.run()[0].values
     _expect_same("at once, it", values, tested.run(at_once=True)[0].values)
@@ -292,7 +297,7 @@ def _at_once(tested: Tested) -> None:
     expect(source.released(0), "take(1) did not release the source")
 
 
-@OPERATOR_RULES.rule("reentrant", "items that arrive while another item is being delivered give the same result")
+@OPERATOR_RULES.rule("reentrant", "its output is the same if an item arrives while another item is being delivered")
 def _reentrant(tested: Tested) -> None:
     subject, clock, pending = Subject[Any](), Clock(), tested.items
 

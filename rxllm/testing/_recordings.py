@@ -79,7 +79,7 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
 
 
 def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
-    """Play back a file from `record`, `speed` times as fast as it was recorded.
+    """Play back a file that `record` wrote, `speed` times as fast as it was recorded.
 
     ::
 
@@ -115,8 +115,8 @@ def timed_file(path: str | Path) -> Stream[Timed[Any]]:
 
         timed_file(path)    ABC|        (in the file: 2 a, 5 b, 8 an error; A: a at 2, B: b at 5, C: an ErrorEvent at 8)
 
-    The file is from `record` or a `Cassette`. ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. In a
-    cassette, the times start from zero again in each answer. Events from a cassette are also wrapped in a `Labelled`
+    The file was written by `record` or a `Cassette`. ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. In
+    a cassette, the times start from zero again in each answer. Events from a cassette are also wrapped in a `Labelled`
     with the answer's number and model. The file is read at each subscription. If the file is malformed or missing, the
     stream fails as in `replay_file`.
 

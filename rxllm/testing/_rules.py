@@ -23,7 +23,7 @@ LINES = 15
 """The maximum number of lines in a report."""
 
 WIDTH = 100
-"""The maximum number of characters of a value in a message."""
+"""The maximum number of characters that a message shows of a value."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class BrokenRule:
 class RuleTable(dict[str, str]):
     """Maps each rule's name to its text. `checks` maps each name to the rule's check.
 
-    A check takes the subject. It raises an ``AssertionError`` with the reason if the subject breaks the rule.
+    Each check is called with the subject. It raises an ``AssertionError`` with the reason if the subject breaks the
+    rule.
     """
 
     def __init__(self) -> None:

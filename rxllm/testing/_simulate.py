@@ -88,10 +88,10 @@ def simulate(
     20
 
     The same seed gives the same run in every process. A run fails if the app raises an error or waits forever. It also
-    fails if the app leaves behind a task, a timer, an open connection or a used pool slot. After the app returns, its
-    tasks have 30 virtual seconds to finish. An `AdapterError` or `StreamError` after a fault is not a failure. It
-    becomes the result's `error`. A failed run is repeated with fewer kinds of fault, and the `SimulationError`
-    describes the failure that needed the fewest kinds. rxllm's warnings are not logged.
+    fails if the app leaves behind a task, a timer, an open connection or an occupied slot in a connection pool. After
+    the app returns, its tasks have 30 virtual seconds to finish. An `AdapterError` or `StreamError` after a fault is
+    not a failure. It becomes the result's `error`. A failed run is repeated with fewer kinds of fault, and the
+    `SimulationError` describes the failure that needed the fewest kinds. rxllm's warnings are not logged.
 
     These are the kinds of `faults`. Each kind is enabled in about a third of all runs:
 

@@ -117,7 +117,10 @@ EPOCH = 1_750_000_000
 
 @contextlib.contextmanager
 def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
-    """For code on this thread, replace the clock and random numbers, watch connection pools, and refuse new threads."""
+    """Replace the clock and random numbers, watch connection pools, and forbid new threads.
+
+    The replaced functions affect only code that runs on this thread.
+    """
     pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes
     scheduler = LoopScheduler(loop)

@@ -101,7 +101,7 @@ def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> Non
     ``executor(tool, arguments, context)`` must run tools as rxllm itself does. `without` names the rules to omit. Omit
     ``context`` if your tools cannot receive the context. Omit ``several`` if only one tool runs at a time. Omit
     ``timeout`` if the executor has its own time limit. Omit ``halt`` and ``question`` if tools cannot return rxllm's
-    objects. Never omit ``result``, ``failure`` and ``arguments``.
+    objects. Never omit ``result``, ``failure`` or ``arguments``.
 
     The executor may be asynchronous. Raises an ``AssertionError`` with the reason for each broken rule. Raises
     ``ValueError`` for an unknown rule in `without`.

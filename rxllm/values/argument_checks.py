@@ -100,7 +100,7 @@ def is_positive(value: Any) -> bool:
 
 
 def is_name(value: Any) -> bool:
-    """Whether `value` is a non-empty string that UTF-8 can encode."""
+    """Whether `value` is a non-empty string that can be encoded as UTF-8."""
     return isinstance(value, str) and bool(value) and is_encodable(value)
 
 

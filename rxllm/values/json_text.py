@@ -171,7 +171,7 @@ def well_formed(text: str) -> str:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether UTF-8 can encode `text`."""
+    """Whether `text` can be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -180,7 +180,7 @@ def is_encodable(text: str) -> bool:
 
 
 def check_encodable(reason: str, **texts: str | None) -> None:
-    """Raise ``ValidationError(reason)`` unless UTF-8 can encode all `texts`."""
+    """Raise ``ValidationError(reason)`` unless all `texts` can be encoded as UTF-8."""
     for name, text in texts.items():
         if text is not None and not text.isascii() and not is_encodable(text):
             fault = f"must not contain a lone surrogate: got {text[:80]!r}; write text.encode(errors='replace')"
