@@ -297,7 +297,9 @@ def test_what_only_a_provider_knows_is_passed_on(name: str) -> None:
 
 @pytest.mark.parametrize("timeout", [(5, 30), httpx.Timeout(10), "30", 0, {"read": 5}])
 def test_another_form_of_a_timeout_is_told_the_two_there_are(timeout: Any) -> None:
-    with pytest.raises(ValidationError, match=r"must be a positive number of seconds, or a Timeouts such as Timeouts\(first=30"):
+    with pytest.raises(
+        ValidationError, match=r"must be a positive number of seconds, or a Timeouts such as Timeouts\(first=30"
+    ):
         rxllm.generate(Fake("Hi"), "Hi", timeout=timeout)
     limits = rxllm.Timeouts(first=30, idle=10, total=120)
     assert rxllm.generate(Fake("Hello"), "Hi", timeout=limits).run().output_text == "Hello"
