@@ -76,7 +76,7 @@ _WRONG: tuple[Any, ...] = (None, 7, "x", [1], {"x": 1})
 
 
 def malformed(frame: bytes) -> Iterator[bytes]:
-    """Yield the first half of `frame`, then complete copies of `frame` in which one value is wrong or missing."""
+    """Yield the first half of `frame`, and then whole copies of `frame`, each with one value wrong or missing."""
     yield frame[: len(frame) // 2]
     begin, end = frame.find(b"{"), frame.rfind(b"}") + 1
     with contextlib.suppress(msgspec.DecodeError):
@@ -115,8 +115,8 @@ def events(
     TextCompleted(text='Hello', id='block_1')
     MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
 
-    `pieces` are one turn of a `Fake` script, in any order. Delays take no time. `thinking` precedes the pieces.
-    `tool_calls`, `usage` and `finish_reason` follow the pieces. A `thinking` string becomes a single delta. If
+    `pieces` make up one turn of a `Fake` script, and may be in any order. Delays take no time. `thinking` precedes the
+    pieces. `tool_calls`, `usage` and `finish_reason` follow the pieces. A `thinking` string becomes a single delta. If
     the response begins with an exception, the exception is raised. Any later exception becomes an ``ErrorEvent``.
 
     Raises ``ValidationError("invalid_option")`` if `Fake` does not accept a piece.
@@ -166,8 +166,9 @@ def fold(events: Iterable[Event]) -> Response[Any]:
 def inconsistency(events: Iterable[Event]) -> str | None:
     """Return a description of the first event that contradicts earlier events, or None if no event does.
 
-    Most missing events are not contradictions. The exceptions are the completion of a block in a message whose start is
-    present, and the completion of a step.
+    A missing event is noticed only if a later event contradicts the events that are present. For example, if the start
+    of a message is present, its ``MessageCompleted`` contradicts a block that has deltas but no completion. A
+    ``ChatCompleted`` contradicts the earlier events if the completion of one of the chat's steps is missing.
     """
     checkers: dict[tuple[str, ...], _ChatChecker] = {}  # one checker for the chat, and one for each agent
     for event in events:

@@ -258,7 +258,7 @@ events = _own_events | st.builds(ev.Nested, st.lists(texts, min_size=1, max_size
 """Any event."""
 
 event_lists = st.lists(events, max_size=8)
-"""Lists of any events in any order. Code that folds events must accept them all."""
+"""Lists of arbitrary events, in any order. Code that folds events must accept every such list."""
 
 
 @st.composite
@@ -396,8 +396,8 @@ lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
 )
 """The events of a valid chat, as ``stream`` emits them.
 
-A chat can have several steps, tools, agents up to two levels deep, and a user's corrections. Some chats end while a
-call waits for approval.
+A chat can contain several steps, tool calls, agents that are nested up to two levels deep, and messages that the user
+sends while the chat is running. Some chats end while a call waits for approval.
 """
 
 

@@ -15,7 +15,7 @@ from rxllm.testing.marbles import Note, Operator
 Make = Callable[[], Operator]
 
 EVERY = 2
-"""The number of ticks between two items. A run can be disposed at the tick between them."""
+"""The number of ticks from one item to the next. A run can be disposed at the tick in between."""
 
 SILENCE = 600
 """The number of extra ticks that a silent source waits before its last item."""

@@ -189,9 +189,10 @@ def is_async(function: Callable[..., Any] | None) -> bool:
 def idempotency_key(
     call: ToolCall, thread: Thread, session_id: str | None, enclosing_key: Callable[[], str] | None
 ) -> str:
-    """Return 32 hexadecimal digits that stay the same each time this call is rerun.
+    """Return the key of `call`, a string of 32 hexadecimal digits.
 
-    Metadata does not affect the key, because metadata can contain the call's progress.
+    If the tool call runs again, it has the same key. Metadata does not affect the key, because metadata can contain the
+    call's progress.
     """
     around = enclosing_key() if enclosing_key is not None else None
     head = f"[{json.dumps(around)}, {json.dumps(session_id)}, ["

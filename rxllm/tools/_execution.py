@@ -81,7 +81,7 @@ def execution(
     * `resumed` continues an agent, or a tool that asked a question. It contains the thread and the caller's answers.
     * `feed` provides the arguments that the model is still writing.
 
-    While an agent's chat waits for the caller, no completion and no outcome are emitted.
+    While an agent's chat waits for the caller, neither a completion nor an outcome is emitted.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

@@ -59,7 +59,7 @@ may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=Fa
 """Whether decoded images may refer to local files. If so, untrusted JSON can make the program read any file."""
 
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
-"""Fields that hold a name or an id. UTF-8 must be able to encode their text."""
+"""The fields that hold a name or an id. Their text must be encodable as UTF-8."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
 """The metadata keys whose values are encoded as tool results."""
@@ -383,7 +383,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class that decoded data must have to match the type `option`, or ``object`` if any class matches."""
+    """Return the class whose instances match the type `option`, or ``object`` if all decoded data matches."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType

@@ -167,7 +167,7 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
 
 
 def attached(parts: Iterable[Part]) -> str:
-    """Return text for a repr that counts the images and files in `parts`.
+    """Return the part of a message's repr that shows how many images and files `parts` contains.
 
     >>> attached([TextPart("Hi"), FilePart({"mime_type": "application/pdf", "data": b"%PDF-"})])
     ', 1 file'

@@ -204,7 +204,7 @@ def write_message(message: Message) -> dict[str, Any]:
     >>> write_message(Message("assistant", tool_calls=(ToolCall("a", "add", {"x": 1}),)))["tool_calls"]
     [{'id': 'a', 'type': 'function', 'function': {'name': 'add', 'arguments': '{"x":1}'}}]
 
-    For an assistant message, only the text of the content is kept. Calls of tools that the provider ran are omitted.
+    For an assistant message, only the text of the content is kept. Calls to tools that the provider ran are omitted.
     In any other message, a part that the format cannot express raises ``ValidationError("not_serializable")``.
     """
     entry: dict[str, Any] = {"role": message.role, "content": _write_content(message)}
@@ -276,7 +276,7 @@ def _has_no_form(part: Part, carried: str) -> ValidationError:
 
 
 def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
-    """Return ``convert(item)``. If it raises an error, put `path` at the start of the error's paths."""
+    """Return ``convert(item)``. If that raises a ``ValidationError``, prepend `path` to each of the error's paths."""
     try:
         return convert(item)
     except ValidationError as error:

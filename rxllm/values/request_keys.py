@@ -17,14 +17,15 @@ from rxllm.values.tools import Tool, ToolCall
 
 
 def request_key(request: Request, provider: str = "") -> str:
-    """Return 32 hexadecimal characters that identify a request to a provider.
+    """Return a key that identifies `request` and the provider that it is sent to.
 
     >>> from rxllm import request
     >>> request_key(request("Hi", model="gpt-5"), "openai")
     '3636991165173c05f0c1eac875802dc2'
 
-    Equal requests have equal keys on every machine and in later versions of rxllm. `request` must already include the
-    engine's options, model and tools. The requests that operators and adapters receive include them.
+    The key consists of 32 hexadecimal characters. Equal requests have equal keys on every machine and in later versions
+    of rxllm. `request` must already include the engine's options, model and tools. The requests that operators and
+    adapters receive include them.
 
     The key depends on:
 

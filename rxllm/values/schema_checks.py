@@ -70,7 +70,7 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]
     """Return a (path, fault) pair for each place where `data` does not match `schema`.
 
     If jsonschema-rs is not installed, nothing is checked, and a warning is logged once. If `schema` is invalid, the
-    errors of jsonschema-rs are raised. NaN does not count as a number.
+    exception from jsonschema-rs propagates. NaN does not count as a number.
     """
     try:
         import_module("jsonschema_rs")
@@ -114,7 +114,7 @@ def _compiled(text: bytes) -> _Checked:
 
 
 def _skip_checks(text: bytes, why: str) -> _Checked:
-    log.warning("a JSON schema is not checked, because %s: %.80s", why, text.decode())
+    log.warning("data is not checked against this JSON schema, because %s: %.80s", why, text.decode())
     return _Checked(None, -1, 0)
 
 
@@ -177,7 +177,7 @@ def _message(error: Any) -> str:
 
 
 class _Document:
-    """A schema and its subschemas. `unread` contains the patterns that cannot be read."""
+    """A schema and its subschemas. `unread` contains the patterns that were removed."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
@@ -199,9 +199,10 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove the patterns that cannot be read or are too many, and return the number of patterns found so far.
+        """Remove patterns from `schema`, and return the number of patterns found so far.
 
-        `patterns` is the number of patterns found in earlier schemas.
+        A pattern is removed if it cannot be read or if it follows `MAX_PATTERNS` others. `patterns` is the number of
+        patterns found in earlier schemas.
         """
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}

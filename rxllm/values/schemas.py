@@ -1,4 +1,4 @@
-"""Functions that make JSON schemas from types, and read answers as these types.
+"""Functions that make JSON schemas from types, and parse answers into these types.
 
 ===========================================  ==========================  ===========================================
 `response_format`                            JSON schema                 reading the answer

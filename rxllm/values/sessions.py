@@ -308,7 +308,7 @@ def nested_id(id: str, inner: str) -> str:
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return an agent's `call`, with its id prefixed with `id`, which is the id of the enclosing call."""
+    """Prefix the id of an agent's `call` with `id`, the id of the enclosing call."""
     return replace(call, id=nested_id(id, call.id))
 
 

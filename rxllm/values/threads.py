@@ -27,7 +27,7 @@ AGENTS = "agents"
 """The key in a message's metadata under which the threads of halted agents are stored."""
 
 _LAST = 20
-"""A notebook shows the first message of a thread and, at most, this many of the last ones."""
+"""A notebook shows the first message of a thread, and at most this many of the last messages."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response, or a message in OpenAI's format."""
@@ -82,7 +82,7 @@ class Thread(Value):
         >>> (Thread() + "Hi").to_openai()
         [{'role': 'user', 'content': 'Hi'}]
 
-        These are omitted: metadata, the provider's own tool calls, and non-text parts of assistant messages. A tool
+        Metadata, calls to tools that the provider ran, and non-text parts of assistant messages are omitted. A tool
         result that is a mapping becomes JSON text. An image becomes its URL or a ``data:`` URL. `from_openai` restores
         everything else.
 

@@ -107,8 +107,8 @@ def argument_streams(
     """Return the parameters that are streams, and the signature with ordinary types in their place.
 
     ``Stream[str]`` becomes ``str``, and ``Stream[T]`` becomes ``list[T]``. Raises ``TypeError`` if a stream is inside
-    another type, has a default or no item type, or is followed by an ordinary parameter. The error is also raised if
-    the function is not async.
+    another type, has a default value, has no item type, or is followed by an ordinary parameter. ``TypeError`` is also
+    raised if there is a stream and the function is not async.
     """
     streams: dict[str, Parameter] = {}
     plain: list[tuple[Signed, Any]] = []
@@ -225,7 +225,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Replace each text in an ``Annotated`` hint with ``describe(text)``, and give datetimes their JSON format."""
+    """Replace each string in an ``Annotated`` hint with ``describe(string)``, and give datetimes their JSON format."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)

@@ -131,8 +131,9 @@ class ToolContext:
         earlier conversation and the model's call. In an agent, it also includes the key of the call that runs the
         agent.
 
-        Give each conversation a `session_id`. Without it, equal conversations have equal keys, because some providers
-        only number their calls. Raises ``RuntimeError`` while the model is still writing the arguments.
+        Give each conversation a `session_id`. Without it, equal conversations can have equal keys, because some
+        providers number the calls of each conversation from 0. Raises ``RuntimeError`` while the model is still writing
+        the arguments.
         """
         return self.make_key()
 

@@ -145,7 +145,7 @@ class AGUIDecoder(FrameDecoder):
                 self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
 
     def _begin_agent(self, id: str, name: str) -> None:
-        """Add a tool call for an agent that no tool call has started.
+        """Add a tool call for an agent that was not started by a tool call.
 
         ``Nested`` paths consist of call ids, so every agent needs a call.
         """

@@ -1,8 +1,8 @@
 """The AG-UI decoder, which accepts frames from any server.
 
 `rxllm.web._ag_ui_encoder` lists the frames. Call ids are unique only within one agent, so each agent has its own
-`Lane`. Other servers send only the content, so `ForeignRun` adds the events that start and end responses, steps and
-chats.
+`Lane`. Servers that do not use rxllm send only the content, so `ForeignRun` adds the events that start and end
+responses, steps and chats.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ Path = tuple[str, ...]
 
 
 class Decoder:
-    """Turns frames into events. It adds the step and chat events that other servers do not send."""
+    """Turns frames into events.
+
+    If the server does not use rxllm, the decoder also adds the events that start and end responses, steps and chats.
+    """
 
     def __init__(self) -> None:
         self._fold = ClientFold()
@@ -111,7 +114,7 @@ class Lanes:
         return []
 
     def lane(self, run: Any) -> Lane:
-        """Return the lane of the agent whose run id is `run`, and create it if necessary."""
+        """Return the lane of the agent whose run id is `run`, creating it if necessary."""
         if run not in self.by_run:
             if not isinstance(run, str):
                 raise TypeError("subagentRunId is not text")
@@ -292,7 +295,7 @@ def _tag(run: str | None) -> Frame:
 
 
 class ForeignRun:
-    """Reads a run from a server other than rxllm, and adds the start and end events that such servers do not send."""
+    """Reads a run from a server that does not use rxllm, and adds the start and end events that the run lacks."""
 
     def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold

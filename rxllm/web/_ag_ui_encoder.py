@@ -170,7 +170,7 @@ class Encoder:
         return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return (frames, block): no frames and the open block, or a new block and the frames that begin it."""
+        """Return (frames, block). `frames` begins the block, and is empty if the block is already open."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -207,7 +207,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane at `path`. If agents in `path` are new, append the frames that start them to `frames`."""
+        """Return the lane at `path`. For each new agent in `path`, append the frame that starts it to `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:

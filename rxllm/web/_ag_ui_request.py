@@ -1,7 +1,7 @@
 """Read AG-UI requests.
 
 `rxllm.web._requests` describes what is accepted. A user's answer to a question becomes a user message or, if an inner
-agent asked the question, the result of a tool call. The tools that `client_tools` names become manual tools.
+agent asked the question, the result of a tool call. The tools listed in `client_tools` become manual tools.
 """
 
 from __future__ import annotations
@@ -131,11 +131,11 @@ def from_ag_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread, tools=incoming.tools).run().output_text
     'Hello'
 
-    Pass the server's copy of the conversation as `stored`. Then only new messages and answers are taken from the
+    Pass the server's copy of the conversation as `stored`. If you do, only new messages and answers are taken from the
     request. If `stored` is a function, it is called with the ``threadId``. Without `stored`, the conversation consists
-    of the client's messages, and approvals are rejected. `client_tools` names the tools that run in the client. Any
-    other tools in the request are ignored, and their results are rejected. With `edits`, users who approve a call may
-    change its arguments. Raises the same errors as `from_ui`.
+    of the client's messages, and approvals are rejected. `client_tools` lists the names of the tools that run in the
+    client. Any other tools in the request are ignored, and their results are rejected. With `edits`, users who approve
+    a call may change its arguments. Raises the same errors as `from_ui`.
     """
     data = load_request(body, max_bytes)
     request = convert_to(data, _Input)

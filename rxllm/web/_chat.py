@@ -275,7 +275,8 @@ class _Chat:
     async def _next_turn(self, id: str, data: Any, receive: Receive) -> tuple[str, list[Event], Any]:
         """Begin a turn as soon as no other turn is open.
 
-        Return the run's id, the events of earlier calls that the page needs before the run's events, and the encoder.
+        Return the run's id, a list of events, and the encoder. The events belong to earlier calls that are still open.
+        The page must receive them before the run's own events.
 
         Raises ``RunError("conflict")`` if another turn stays open for too long, or if another request begins a turn
         first.

@@ -2,8 +2,8 @@
 
 Browsers send ``Origin`` or ``Sec-Fetch-Site`` with every request that a page makes. Without a check of these headers, a
 page on another site could use its visitor's cookies, or reach a server on its visitor's machine. An attacker can also
-make a domain name point to this machine. So unless there is an `allow` function, the name in the ``Host`` header must
-be local, too.
+make a domain name point to the visitor's machine, and the headers then look as if the page were on the same site. So
+unless there is an `allow` function, the ``Host`` header must contain ``localhost`` or a loopback address.
 """
 
 from __future__ import annotations

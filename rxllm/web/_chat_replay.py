@@ -30,7 +30,7 @@ def events_before(thread: Thread) -> list[Event]:
 
 
 def events_of_open_calls(thread: Thread) -> list[Event]:
-    """Return the events of an artificial step that contains only the calls still open in `thread`.
+    """Return the events of a synthetic step that contains only the calls that are still open in `thread`.
 
     A turn may begin with the results of these calls. If the user sent a new message instead of answering the calls, the
     page shows the turn in a new assistant message, which does not contain the calls yet.

@@ -1,13 +1,13 @@
-"""Runs for the turns of a chat endpoint: the interface of durable runs, and an in-memory implementation of it.
+"""The interface for running the turns of a chat endpoint, and an implementation that keeps the runs in memory.
 
 ===========================  ==========================================  ==============================================
-a turn                       in memory                                   durable
+event                        in memory                                   durable
 ===========================  ==========================================  ==============================================
-begins                       The session is saved with the new message.  The store begins the turn.
-begins twice                 The second attempt fails with               The second attempt fails with
+a turn begins                The session is saved with the new message.  The store begins the turn.
+a turn begins twice          The second attempt fails with               The second attempt fails with
                              ``RunError("conflict")``.                   ``RunError("conflict")``.
-ends, for whatever reason    The session is saved again.                 The store saves the session.
-loses its process            Only the new message has been saved.        A process that watches the turn continues it.
+a turn ends for any reason   The session is saved again.                 The store saves the session.
+a turn's process dies        Only the new message has been saved.        A process that watches the turn continues it.
 ===========================  ==========================================  ==============================================
 """
 
@@ -37,7 +37,11 @@ STORE_SECONDS = 10.0
 """The number of seconds that a store may take to answer before it is considered unavailable."""
 
 Build = Callable[[Mapping[str, Any], Session], Stream[Event]]
-"""A function that takes the answers to a session's pending calls, and the session, and returns its next turn."""
+"""A function that returns the next turn of a session.
+
+Its first argument contains the answers to the session's pending calls, and the client's tools. Its second argument is
+the session.
+"""
 
 
 class SessionRuns(Protocol):

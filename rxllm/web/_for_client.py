@@ -14,7 +14,8 @@ errors, including tool errors               the class, reason, retry delay, tool
 an exception other than an ``LLMError``     passed on unchanged, for the server to handle
 raw chunks, parts that only the provider    nothing
 can use
-``Custom``                                  all events except rxllm's own that contain sessions, responses or summaries
+``Custom``                                  the event, unless `_OWN` lists its name; rxllm's own events with these names
+                                            contain sessions, responses or summaries
 ``Nested``                                  the inner event, filtered by the same rules
 ==========================================  ============================================================================
 """

@@ -106,9 +106,10 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Return the `events` in `frame` as a list. They are read from the frame while the list is being made.
+    """Return `events`, the events in `frame`, as a list.
 
-    Raises ``StreamError("malformed_event")`` if `frame` is invalid.
+    `events` may be a generator, which decodes `frame` only while the list is built. Raises
+    ``StreamError("malformed_event")`` if `frame` is invalid.
     """
     try:
         return list(events)

@@ -154,7 +154,10 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk that contains `delta`. If `delta` is None, return a chunk without choices, for the usage."""
+        """Return a chunk that contains `delta`.
+
+        If `delta` is None, return a chunk that has no choices, to which the usage can be added.
+        """
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}

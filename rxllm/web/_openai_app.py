@@ -75,8 +75,8 @@ def openai_app(
     is longer than `max_body` bytes fails with 413. If `max_requests` requests are already running, a new one fails with
     503.
 
-    Raises ``ValidationError("invalid_option")`` for invalid arguments. An invalid engine raises the same errors as in
-    ``rxllm.stream``.
+    Raises ``ValidationError("invalid_option")`` for invalid arguments, and the same errors as ``rxllm.stream`` for an
+    invalid engine.
     """
     check_count("max_body", max_body)
     check_count("max_requests", max_requests)
@@ -189,7 +189,7 @@ class _App:
         await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
-        """Return the request in `body`, and its thread, in which the full messages of earlier runs are restored."""
+        """Return the request in `body`, and its thread with the full messages of earlier runs restored."""
         chat = read_request(body, self._engines)
         return chat, self._memory.restore(chat.model, chat.thread)
 

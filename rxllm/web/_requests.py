@@ -239,7 +239,10 @@ class StoredConversation:
         return Incoming(self.thread + new, self.approvals, self.results, self.id)
 
     def _drop_repeated(self, new: list[Message]) -> list[Message]:
-        """Return `new` without its first messages if they repeat the unanswered messages at the end of the thread."""
+        """Return `new` without the messages that the thread already contains.
+
+        These are messages at the start of `new` that repeat the user's unanswered messages at the end of the thread.
+        """
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
         # This is the Knuth-Morris-Pratt prefix function. A plain search would take seconds in long threads.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]

@@ -153,9 +153,9 @@ def _encode_headers(headers: Mapping[str, str]) -> Fields:
 
 @cache
 def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
-    """Return a subclass of `base`, which is Starlette's response class.
+    """Return a subclass of both `StreamingResponse` and `base`. `base` is Starlette's ``Response`` class.
 
-    FastAPI would convert an instance of any other class to JSON.
+    FastAPI converts every result that is not an instance of Starlette's class to JSON.
     """
     return type("StreamingResponse", (StreamingResponse, base), {})
 

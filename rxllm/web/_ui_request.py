@@ -96,10 +96,10 @@ def from_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread).run().output_text
     'Hello'
 
-    Pass the server's copy of the conversation as `stored`. Then only new messages and answers are taken from the
+    Pass the server's copy of the conversation as `stored`. If you do, only new messages and answers are taken from the
     request. Without `stored`, the conversation consists of the browser's messages. Users can then edit earlier
-    messages, but approvals are rejected. `client_tools` names the tools that run in the browser. Results from any other
-    tool are rejected.
+    messages, but approvals are rejected. `client_tools` lists the names of the tools that run in the browser. Results
+    from any other tool are rejected.
 
     `stored` can also be a sync function that takes the conversation id. It returns the server's copy, or None if the
     conversation is new. The browser chooses the id, so the function must check whether the user may use it.

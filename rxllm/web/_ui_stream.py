@@ -23,12 +23,12 @@ event                                         frames
 the end of the stream                         ``finish`` with the finish reason and the usage
 ============================================  ==========================================================================
 
-Some events do not fit completely into these frames. So the encoder decodes its own frames. If the result is not the
-original event, the encoder puts a ``data-rxllm`` frame before the event's other frames. Clients other than rxllm's own
-ignore the ``data-rxllm`` frame. All its fields are optional. ``event`` is the event as JSON. ``folded`` is true if
-parts of the event are missing because earlier events contain them. ``covers`` is the number of following frames for
-which the decoder emits no events. Raw chunks and provider parts are never sent. The decoder cannot read frames from
-other servers.
+Some events do not fit completely into these frames. To find them, the encoder decodes its own frames. If the result is
+not the original event, the encoder puts a ``data-rxllm`` frame before the event's other frames. Clients other than
+rxllm's own ignore the ``data-rxllm`` frame. All its fields are optional. ``event`` is the event as JSON. ``folded`` is
+true if parts of the event are missing because earlier events contain them. ``covers`` is the number of following frames
+for which the decoder emits no events. Raw chunks and provider parts are never sent. The decoder cannot read frames from
+servers that do not use rxllm.
 
 In an approval request from an inner agent, the id is prefixed with the ids of the enclosing calls, joined by ``/``.
 """
@@ -201,7 +201,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return (frames, block): no frames and the open block, or a new block and the frame that begins it."""
+        """Return (frames, block). `frames` begins the block, and is empty if the block is already open."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block

@@ -5,7 +5,8 @@ A decoder calls the methods of `Blocks` in the order in which the provider sends
 =============  ==========================  ==========================================================================
 state          method                      effect
 =============  ==========================  ==========================================================================
-new            `start`                     Emits ``MessageStarted``. The methods that emit content call it if needed.
+new            `start`                     Emits ``MessageStarted``. If a method that emits content is called first,
+                                           that method calls `start`.
 started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time. It is completed when a
                                            block of another kind or id begins, or when a tool call starts.
 started        `source`, `file`, `part`    Emits an event, or holds it back until the open block is complete.
@@ -57,7 +58,7 @@ class BlockIds:
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    If the provider later uses an id that was generated here, that block gets a different id.
+    If the provider later uses an id that was already generated here, the provider's block gets a different id.
 
     >>> ids.of("block_1")
     'block_2'

@@ -110,14 +110,15 @@ class FrameDecoder(ABC):
     def fail(self, error: LLMError) -> None:
         """End the stream with `error`.
 
-        If a subclass buffers content, it should extend this method, and report the content first.
+        A subclass that buffers content should extend this method, and report the buffered content first.
         """
         self.blocks.error(error)
 
     def end(self, *, over: bool) -> None:
         """End the stream. `over` is true if the provider's end marker has arrived.
 
-        If a subclass buffers content, it should extend this method too.
+        A subclass that buffers content should extend this method, as well as `fail`, and report the buffered content
+        first.
         """
         self.blocks.end(over=over)
 

@@ -18,7 +18,7 @@ Newline-delimited JSON:
 
 1. A line ends only with LF or CRLF, never with U+2028 or a lone CR.
 2. Blank lines are skipped, and so is a BOM at the beginning.
-3. `close` returns an unterminated last line if this line is complete JSON.
+3. `close` returns an unterminated last line if it is complete JSON.
 
 A JSON array is read by a state machine:
 

@@ -1,4 +1,4 @@
-"""Assemble tool calls from deltas that have OpenAI's form.
+"""Assemble tool calls from deltas in OpenAI's format.
 
 Providers may omit, repeat or reuse the index, id and name of a delta. This table shows which call a delta belongs to:
 
