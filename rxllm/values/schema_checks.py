@@ -103,7 +103,8 @@ def _compiled(text: bytes) -> _Checked:
     if len(document.schemas) > MAX_SCHEMAS:
         return _skip_checks(text, f"it has more than {MAX_SCHEMAS} subschemas")
     if document.unread:
-        log.warning("a JSON schema has patterns that cannot be read and are not checked: %.80r", document.unread[0])
+        why = f"they cannot be read, or {MAX_PATTERNS} patterns precede them"
+        log.warning("some patterns of a JSON schema are not checked, because %s: %.80r", why, document.unread[0])
     validator = _validator(document.root)
     depth = bisect_right(range(MAX_DEPTH + 1), MAX_APPLIED, key=document.count_applied) - 1
     if depth < 0:
