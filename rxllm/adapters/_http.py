@@ -207,8 +207,8 @@ class _GuardedDecoder:
 class _KeptDecoder:
     """Wraps the decoder of an answer that the provider keeps.
 
-    Saves the answer's id. Each time a connection is lost, reports how long it took until the answer continued over a
-    new connection. This time is called a gap.
+    Saves the answer's id. Each time a connection is lost, reports the gap: the time it took for the answer to continue
+    over a new connection.
     """
 
     def __init__(self, decoder: Decoder, answer: KeptAnswer, bookmark: Bookmark | None, call: Call) -> None:

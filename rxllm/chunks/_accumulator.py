@@ -8,9 +8,9 @@ subject                      in the response                                in t
 type of a call               a mapping                                      a ``ToolCall``
 type of its arguments        any JSON type                                  an object; `raw_arguments` contains
                                                                             the JSON text
-if fragments are not valid   the call keeps its own arguments, has an       the call keeps its own arguments,
-JSON, or if announced        error in its metadata, and causes a warning    and there is no warning
-fragments are missing
+if fragments are not valid   the arguments in the call's own chunk are      the arguments in the call's own
+JSON, or some never arrive   used; the call's metadata has an error, and    chunk are used; no warning is
+                             a warning is logged                            logged
 ===========================  =============================================  =================================
 """
 
@@ -144,8 +144,8 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         ``arguments`` is the JSON value, of any type, parsed from the fragments. If there are no fragments,
         ``arguments`` is the value given in the call itself. A call without an id gets ``call_<number>``.
 
-        If the fragments are not valid JSON, or if announced fragments never arrive, the call keeps its own arguments.
-        Its ``metadata["error"]`` is then ``("args_lost", reason)``. The logger ``"rxllm"`` logs the number of lost
+        If the fragments are not valid JSON, or if announced fragments never arrive, the arguments in the call's own chunk
+        are used. The call's ``metadata["error"]`` is then ``("args_lost", reason)``. The logger ``"rxllm"`` logs the number of lost
         bytes.
         """
         return [call.for_response() for call in _assemble_calls(self._chunks())]
@@ -154,7 +154,8 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         """Return the assistant message, or None if the message is empty.
 
         Thinking is left out. Each call's `raw_arguments` is the text of the call's arguments. If fragments are lost,
-        the call keeps its own arguments, without a warning. ``metadata["server"]`` marks the provider's own calls.
+        the arguments in the call's own chunk are used, and no warning is logged. ``metadata["server"]`` marks the
+        provider's own calls.
         """
         parts = tuple(self.finalize_ordered_content(include_thinking=False))
         calls = tuple(call.for_message() for call in _assemble_calls(self._chunks()))

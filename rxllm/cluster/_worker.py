@@ -15,7 +15,7 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A request's number, paired with the pickled request to start it, or with None to stop it."""
+"""A request's number, and the pickled request. If the second value is None, the request is stopped."""
 
 Outcome = tuple[list[Event], Exception | None]
 

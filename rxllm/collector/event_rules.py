@@ -24,11 +24,12 @@ start      ``MessageStarted``                                  message
 start      a tool's event, in a resumed chat                   tools
 start      ``StepCompleted``, if a question is still open      step
 message    content                                             message
-message    an event, except ``ToolResultEncoded``, of a tool   message
+message    any event but ``ToolResultEncoded`` from a tool     message
            that started early or that the provider runs
 message    ``MessageCompleted``                                over
 message    ``ErrorEvent``                                      failed
-over       a tool's event, ``ErrorEvent`` for an unknown tool  tools
+over       a tool's event, or ``ErrorEvent`` for an unknown    tools
+           tool
 over       ``StepCompleted``                                   step
 tools      a tool's event                                      tools
 tools      ``StepCompleted``                                   step
@@ -248,15 +249,15 @@ _FAULTS = {
     "lost": ("chat_completed", "only ChatCompleted can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""For each phase, two rules and a text.
+"""For each phase, two rules and a message.
 
-The first rule is the rule that a misplaced event breaks, and the text is the reason. The second rule is broken if the
-stream ends in that phase.
+The first rule is the one that a misplaced event breaks, and the message gives the reason. The second rule is broken if
+the stream ends in that phase.
 """
 
 
 def _asks_alone(event: ev.ChatCompleted) -> bool:
-    """Return whether the user was asked by a tool, not by an agent. In that case, the result has no steps."""
+    """Return whether the pending question was asked by a tool, not by an agent. If so, the result has no steps."""
     return event.result.pending_question is not None and not event.result.steps
 
 

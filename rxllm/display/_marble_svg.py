@@ -168,7 +168,7 @@ class _Line:
         return self.edge + GAP + self._first_item(at)[1]
 
     def shift(self, at: float, x: float) -> float:
-        """Return how far right of `x` the first mark at the time `at` must be placed so that its label fits."""
+        """Return how far to the right of `x` to place the first mark at time `at`, so that its label fits."""
         return self._spot(self._first_item(at)[0], x)[0]
 
     def put_group(self, at: float, x: float) -> None:

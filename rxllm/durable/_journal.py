@@ -53,15 +53,15 @@ class StoredJournal:
 
     A response is recorded when it ends, and committed soon afterwards. A tool call's records are committed before
     `begin` or `finish` returns. If the stream disposes a response early, for example because a guard has tripped or a
-    competitor has won a race, the response's events until then are recorded. The replay of the response stays open
+    competitor has won a race, the events received up to that point are recorded. The replay of the response stays open
     after these events, so the guard trips again and the same competitor wins the race.
 
     A request that is not recorded waits until all recorded tool calls of its chat have been replayed. If a tool runs
-    two chats at once, these chats share their records, so the other chat may still replay the calls. If there is no
-    progress for `QUIET_SECONDS`, the factory must have built a different request than before, and the model could call
-    tools that have already run. The request then fails without being sent. The run fails too, unless something else,
-    such as `fallback`, replays the tool calls. Similarly, a new tool call waits for a recorded call that has the same
-    id in its chat.
+    two chats at once, the chats share their records, so a request of one chat may have to wait for calls that the other
+    replays. If there is no progress for `QUIET_SECONDS`, the factory must have built a different request than before,
+    and the model could call tools that have already run. The request then fails without being sent. The run fails too,
+    unless something else, such as `fallback`, replays the tool calls. Similarly, a new tool call waits for a recorded
+    call that has the same id in its chat.
 
     `only_stops` means that the run has been cancelled. The replay then stops the answers that providers may still be
     generating for the run. It sends nothing else and records nothing. It runs a tool again only if a provider may still
@@ -198,7 +198,7 @@ class StoredJournal:
 
     @property
     def unread_answers(self) -> Sequence[str]:
-        """The notes of earlier processes about answers stored by providers, except the notes already taken."""
+        """The notes that earlier processes left about answers stored by providers, without those already taken."""
         return [*self._kept.values()]
 
     def _has_answer(self, path: Sequence[str]) -> bool:

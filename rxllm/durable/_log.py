@@ -10,7 +10,7 @@ field       content
 ``v``       the version of the format, `VERSION`
 ``before``  the number of the previous end in the same chat or inner agent, or 0 if there is none
 ``kept``    how many messages are omitted from the start of the thread
-``steps``   how many of a chat's last steps are omitted
+``steps``   how many steps are omitted from the end of the chat
 ``event``   the event without the omitted messages and steps, encoded by `rxllm.serializer`
 ==========  ======================================================================================================
 
@@ -55,7 +55,10 @@ WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of an end. `before` is the number of the previous end in the same chat or inner agent, or 0."""
+    """The result of a step or chat.
+
+    `before` is the event number of the previous result in the same chat or inner agent, or 0 if there is none.
+    """
 
     before: int
     result: StepResult | ChatResult
@@ -135,9 +138,9 @@ class Log:
         return self._at
 
     async def _find(self, number: int) -> None:
-        """Load the end that has event number `number`, and the earlier ends that it builds on.
+        """Load the step or chat result with event number `number`, and the earlier results that it builds on.
 
-        Ends that are already in memory are not loaded again.
+        Results that are already in memory are not loaded again.
         """
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:

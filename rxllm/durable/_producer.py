@@ -247,7 +247,7 @@ class Producer:
     async def _begin_again(self, records: Sequence[Record]) -> None:
         """Record that this process is attempting to produce the run. A suspect run waits for its turn first.
 
-        Raises ``RunError("too_many_attempts")`` if too many processes have died at the same point of the run.
+        Raises ``RunError("too_many_attempts")`` if too many processes have died at the same point in the run.
         """
         dead = 1
         for record in records:

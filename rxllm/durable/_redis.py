@@ -68,7 +68,7 @@ class RedisStore:
         self._prefix = f"{{{prefix}}}"
         self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._tokens: dict[tuple[str, str, int], set[str]] = {}
-        """For each lease, the token of the last answered append and the tokens of all later appends."""
+        """For each lease, the token of the last append that the server answered, and all later tokens."""
         self._is_closed = False
 
     def __repr__(self) -> str:

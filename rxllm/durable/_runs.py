@@ -81,10 +81,11 @@ def open_runs(
     depend on a clock or on random numbers. If the steps of a continued run differ from its committed steps, the run
     fails with ``RunError("diverged")``.
 
-    Events are committed within `flush_after` seconds, or at once if a response ends or a tool runs. If a process dies,
-    others can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the same
-    point of a run, the run fails with ``RunError("too_many_attempts")``. Once a third of `max_attempts` processes have
-    died at the same point of a run, the run is considered suspect. A process continues its suspect runs one at a time.
+    Events are committed within `flush_after` seconds, or immediately if a response ends or a tool runs. If a process
+    dies, others can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
+    same point in a run, the run fails with ``RunError("too_many_attempts")``. Once a third of `max_attempts` processes
+    have died at the same point in a run, the run is considered suspect. A process continues its suspect runs one at a
+    time.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """

@@ -142,7 +142,7 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
 async def _session_after(store: Store, turn: OpenTurn, error: bytes | None = None) -> Session:
     """Return the turn's session, updated with the turn's events and then with the run's error.
 
-    If an event is unreadable, this event, all later events and the error are ignored.
+    If an event is unreadable, it is ignored, along with all later events and the error.
     """
     number = 0
 

@@ -120,8 +120,8 @@ def guard(
     events are dropped.
 
     With ``on_late="fail"``, unchecked text is never shown. Without a `max_lag`, give the check its own timeout. With
-    ``on_late="release"``, no event waits longer than `max_lag` seconds. A late check can still end the stream. It is
-    stopped once the response that it checks is complete, or when four newer checks need to run.
+    ``on_late="release"``, no event waits longer than `max_lag` seconds. A late check can still end the stream.
+    The check is stopped once its response is complete, or when four newer checks need to run.
 
     Thinking is checked too, unless `thinking` is False. Raw frames are dropped, because they repeat unchecked text.
     White space always passes. Tool calls and their results are not checked. Use ``approve`` for them. Each agent's text

@@ -193,8 +193,8 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     the model has answered
     ChatResult('42', completed, 2 steps, 0 tokens)
 
-    The journal covers everything upstream, including agents and the model calls that tools make themselves. Events are
-    not changed. When the same stream runs again, recorded requests and completed tool calls are replayed. Answers are
+    The journal covers everything upstream, including agents and all calls that tools make to a model. Events are not
+    changed. When the same stream runs again, recorded requests and completed tool calls are replayed. Answers are
     recorded before operators change them. Operators receive replayed answers too, so guards and budgets still work.
 
     An interrupted tool call runs again if its tool is ``@tool(idempotent=True)``. Otherwise, the call stays in

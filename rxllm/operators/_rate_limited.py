@@ -332,7 +332,8 @@ class _Queue:
     def enter(self, call: _QueuedCall) -> bool:
         """Append `call` to the queue and return True, or return False if the call could never start.
 
-        The call could never start if its subscriber blocks the loops of earlier calls, and those calls fill all slots.
+        A call could never start if earlier calls fill all slots, and its subscriber blocks the event loops of those
+        calls.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:

@@ -4,9 +4,9 @@ A position is *open* if a match that begins there might extend beyond the text r
 as a partial match. Text before the first open position is settled. `redact` replaces the matches in that text and emits
 it.
 
-A position can be open while at most `max_match` characters have been received from there. After that, it stays open
-only if these first `max_match` characters contain a match that begins at the position. Such a match may grow to any
-length. How the text is split into deltas therefore makes no difference.
+A position may be open until `max_match` characters have been received, counting from the position. After that, it stays
+open only if a match that begins at the position is found in those characters. Such a match may grow to any length. How
+the text is split into deltas therefore makes no difference.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def redact(
     `replacement` is inserted literally. A match may span several deltas.
 
     Text that might become part of a match is held back, up to `max_match` characters. A longer match is replaced only
-    if the `max_match` characters from its start, taken alone, begin with a match. The same condition applies if a
-    look-ahead reads text beyond these `max_match` characters. If the pattern contains ``$`` or ``\\B``, `max_match`
+    if `pattern` also matches at the start of its first `max_match` characters. A match whose look-ahead reads text
+    after those characters is replaced only in that case, too. If the pattern contains ``$`` or ``\\B``, `max_match`
     characters are always held back. Held-back text is emitted at the end of a block, but not after an ``on_error``.
 
     Deltas, completed text, messages, ``StepCompleted`` and ``ChatCompleted`` are redacted. Redacted thinking loses its

@@ -248,7 +248,7 @@ class EarlyRecord:
     def recall(self) -> Observable[Event] | None:
         """Return the last response that an earlier run kept.
 
-        Return None if no response was kept, or if the kept response has been recorded since then.
+        Return None if no response was kept, or if the response has been recorded in full in the meantime.
         """
         if self._journal is None:
             return None
@@ -271,12 +271,12 @@ class EarlyRecord:
             self._is_kept = True
 
     def discard(self) -> None:
-        """Mark the calls of the response so far as discarded."""
+        """Mark all calls that the response has made as discarded."""
         self._discarded += self._begun
         self._begun.clear()
 
     def settle(self, *, is_used: bool) -> None:
-        """Stop keeping the response, because it has been recorded.
+        """Drop the kept copy of the response, because the whole response has been recorded.
 
         If `is_used` is False, the response's tool calls will not run, and those that started early are voided.
         """

@@ -41,7 +41,7 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     rule                    requirement
     ======================  =========================================================================================
     ``event``               Every item is an event.
-    ``message_started``     Each response begins with its only ``MessageStarted``.
+    ``message_started``     Each response has one ``MessageStarted``, which is its first event.
     ``block_closed``        A block is completed before the next block or call begins and before the response ends.
     ``block_text``          A completed block's text equals its joined deltas.
     ``call_id``             The id of a new call is not empty and has not been used before.
@@ -53,7 +53,7 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``usage_changed``       Usage is reported only when it has changed.
     ``message_folded``      The completed message equals the fold of the events, with or without deltas.
     ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
-    ``terminal``            Each response ends with its only ``MessageCompleted`` or ``ErrorEvent``.
+    ``terminal``            Each response has one ``MessageCompleted`` or ``ErrorEvent``, which is its last event.
     ``tool_started``        A call's tool runs only once. Within a response, it starts after the call has begun, and
                             ends after the call is complete, or with an error.
     ``step_completed``      Tool results follow the end of the response, and the step's only ``StepCompleted``

@@ -150,7 +150,7 @@ class Bookmark(Protocol):
 
 
 class Ask(Protocol):
-    """Returns the answer of another engine or adapter to the request of an `EngineCall`, as a cold Observable."""
+    """Sends an `EngineCall`'s request to another engine or adapter, and returns the answer as a cold Observable."""
 
     def __call__(self, engine: Any, model: str | None = None) -> Observable[Event]: ...
 
@@ -278,9 +278,9 @@ class ScopedObserver(abc.ObserverBase[Any]):
     """Calls `observer` in the scope that was current when `observer` subscribed.
 
     Operators such as ``repeat`` and ``retry`` start a new call when a call ends. The new call must not start in the
-    scope of the call that has ended. `observer` may subscribe again when the stream ends or when it receives an
-    ``ErrorEvent``, so it is then called in its full scope. For other events, the scope contains only the fields that a
-    model source passes on.
+    scope of the call that has ended. `observer` may subscribe again when it receives an ``ErrorEvent`` or when the
+    stream ends. For these calls, the scope is therefore complete. For other events, the scope contains only the fields
+    that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")

@@ -41,7 +41,7 @@ T = TypeVar("T")
 log = logging.getLogger("rxllm")
 
 _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.dirname(__file__), reactivex.__file__))
-"""The directories of rxllm and reactivex. Frames of the code in these directories are not the user's frames."""
+"""The directories of rxllm and reactivex. Frames from code in these directories do not count as the user's frames."""
 
 
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:

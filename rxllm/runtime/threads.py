@@ -6,12 +6,12 @@ running call                                what happens when the interpreter ex
 a call that a thread reads with ``run()``   is closed at once, because the thread has ended or is a daemon thread that
 or ``for``                                  is now ending
 a subscription that has emitted events      continues until no event has arrived for `SILENT_SECONDS`
-a subscription that has not emitted events  continues, as do all other calls in the meantime, until nothing has
-yet, a tool, or a wait for a retry          happened for `FIRST_SECONDS`
+a subscription that has not emitted events  continues until nothing has happened for `FIRST_SECONDS`; until then, all
+yet, a tool, or a wait for a retry          other calls continue too
 ==========================================  ==========================================================================
 
 When one of these time limits is reached, all remaining calls end with ``StreamError("cancelled")``, and one line is
-logged. Ctrl-C also closes all calls, whether it has ended the program or is pressed during the exit. A Ctrl-C that was
+logged. Ctrl-C also closes all calls, whether it ended the program or was pressed during the exit. A Ctrl-C that was
 pressed earlier, at an interactive prompt, does not close the calls.
 """
 

@@ -65,7 +65,7 @@ each_reason = pytest.mark.parametrize("reason", REASONS)
 
 
 class AdapterConformance:
-    """A test suite for a chat adapter with a scripted service.
+    """A test suite that runs a chat adapter against a scripted service.
 
     It checks the `ADAPTER_RULES` and runs further cases. In a subclass, define `serving`, which starts a service that
     follows a `Script`::

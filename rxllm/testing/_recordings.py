@@ -115,10 +115,10 @@ def timed_file(path: str | Path) -> Stream[Timed[Any]]:
 
         timed_file(path)    ABC|        (in the file: 2 a, 5 b, 8 an error; A: a at 2, B: b at 5, C: an ErrorEvent at 8)
 
-    The file was written by `record` or a `Cassette`. ``rxllm.timeline(timed_file("run.jsonl"))`` draws a recording. In
-    a cassette, the times start from zero again in each answer. Events from a cassette are also wrapped in a `Labelled`
-    with the answer's number and model. The file is read at each subscription. If the file is malformed or missing, the
-    stream fails as in `replay_file`.
+    The file must be one that `record` or a `Cassette` has written. ``rxllm.timeline(timed_file("run.jsonl"))`` draws a
+    recording. In a cassette, the times start from zero again in each answer. Events from a cassette are also wrapped in
+    a `Labelled` with the answer's number and model. The file is read at each subscription. If the file is malformed or
+    missing, the stream fails as in `replay_file`.
 
     Raises ``TypeError`` if `path` is not a path.
     """

@@ -20,9 +20,9 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 """The kinds of fault; see `simulate`."""
 
 ENABLED = 0.3
-"""The probability with which each kind of fault is enabled in a run."""
+"""The probability that a kind of fault is enabled in a run."""
 RATES = (0.1, 0.4, 0.8)
-"""The probabilities with which an enabled fault can strike. Each run uses one of them for all faults."""
+"""The possible probabilities that an enabled fault strikes. Each run uses one of them for all faults."""
 
 
 class Moment(NamedTuple):

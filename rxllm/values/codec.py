@@ -383,7 +383,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class whose instances match the type `option`, or ``object`` if all decoded data matches."""
+    """Return the class whose instances match the type `option`, or ``object`` if `option` is not a class."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType

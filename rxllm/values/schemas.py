@@ -19,7 +19,7 @@ Providers require an object at the root. Any other type becomes the field `value
 https://platform.openai.com/docs/guides/structured-outputs#root-objects-must-not-be-anyof-and-must-be-an-object.
 
 A strict schema requires all properties and allows no others. It has no ``default``, ``title``, ``oneOf`` or
-``discriminator``. An object that has a ``$ref`` has no other keys beside it.
+``discriminator``. An object that has a ``$ref`` has no other keys.
 """
 
 from __future__ import annotations

@@ -84,10 +84,10 @@ class Thread(Value):
 
         Metadata, calls to tools that the provider ran, and non-text parts of assistant messages are omitted. A tool
         result that is a mapping becomes JSON text. An image becomes its URL or a ``data:`` URL. `from_openai` restores
-        everything else.
+        everything that was not omitted or converted.
 
-        Raises ``ValidationError("not_serializable")`` for any other part that the format cannot express, such as a file
-        with a URL or an image in a tool result. Also raises the same errors as ``Image.to_data_uri``.
+        Raises ``ValidationError("not_serializable")`` for any other part that the format cannot express, such as an
+        image in a tool result, or a file given by URL. Also raises the same errors as ``Image.to_data_uri``.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 

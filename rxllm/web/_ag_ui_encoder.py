@@ -170,7 +170,8 @@ class Encoder:
         return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return (frames, block). `frames` begins the block, and is empty if the block is already open."""
+        """Return (frames, block). `frames` contains the frames that open the block. It is empty if the block is already
+        open."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -207,7 +208,8 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane at `path`. For each new agent in `path`, append the frame that starts it to `frames`."""
+        """Return the lane at `path`. For each new agent in `path`, append to `frames` the frame that starts the
+        agent."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:

@@ -131,7 +131,7 @@ def from_ag_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread, tools=incoming.tools).run().output_text
     'Hello'
 
-    Pass the server's copy of the conversation as `stored`. If you do, only new messages and answers are taken from the
+    If you pass the server's copy of the conversation as `stored`, only new messages and answers are taken from the
     request. If `stored` is a function, it is called with the ``threadId``. Without `stored`, the conversation consists
     of the client's messages, and approvals are rejected. `client_tools` lists the names of the tools that run in the
     client. Any other tools in the request are ignored, and their results are rejected. With `edits`, users who approve

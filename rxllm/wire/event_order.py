@@ -8,7 +8,7 @@ state          method                      effect
 new            `start`                     Emits ``MessageStarted``. If a method that emits content is called first,
                                            that method calls `start`.
 started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time. It is completed when a
-                                           block of another kind or id begins, or when a tool call starts.
+                                           block with a different kind or id begins, or when a tool call starts.
 started        `source`, `file`, `part`    Emits an event, or holds it back until the open block is complete.
 started        `finish`                    Emits nothing, since content, errors and usage may still follow.
 started        `error`                     Completes the open block and all unfinished tool calls, marks these calls
