@@ -144,9 +144,9 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         ``arguments`` is the JSON value, of any type, parsed from the fragments. If there are no fragments,
         ``arguments`` is the value given in the call itself. A call without an id gets ``call_<number>``.
 
-        If the fragments are not valid JSON, or if announced fragments never arrive, the arguments in the call's own chunk
-        are used. The call's ``metadata["error"]`` is then ``("args_lost", reason)``. The logger ``"rxllm"`` logs the number of lost
-        bytes.
+        If the fragments are not valid JSON, or if announced fragments never arrive, the arguments in the call's own
+        chunk are used. The call's ``metadata["error"]`` is then ``("args_lost", reason)``, and the logger ``"rxllm"``
+        logs the number of lost bytes.
         """
         return [call.for_response() for call in _assemble_calls(self._chunks())]
 

@@ -86,7 +86,7 @@ class Cassette:
                     call that is disposed early ends with ``StreamError("cancelled")``.
     ==============  ====================================================================================================
 
-    By default, recorded answers are played without delays. With ``speed=1``, they are played with their original timing.
+    By default, recorded answers are played without delays. With ``speed=1``, they have their original timing, and
     ``speed=2`` is twice as fast. If a request has several recordings, they are played in rotation.
 
     Two requests are the same if they have the same messages, tools, model, provider and settings. Request ids, API
