@@ -237,7 +237,7 @@ _LAZY_MODULES = (
     "web",
 )
 
-if not TYPE_CHECKING:  # type checkers would accept any name
+if not TYPE_CHECKING:  # if type checkers saw `__getattr__`, they would accept any name
 
     def __getattr__(name: str) -> Any:
         # Import rarely used modules and optional packages on first use.

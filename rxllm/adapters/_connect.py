@@ -70,7 +70,7 @@ def _settings(provider: str) -> tuple[Any, ...]:
     return keys.from_environment(variable) if variable else None, chosen_transport()
 
 
-@cache  # reading all entry points takes milliseconds
+@cache  # reading all entry points takes several milliseconds, so do it only once
 def _warn_of_taken_names() -> None:
     plugins.tell_taken("rxllm.adapters", {*OWN, *PROFILES})
 

@@ -130,7 +130,7 @@ class HTTPExchange:
         return saved["id"]
 
     def note_loss(self, id: str, error: LLMError) -> None:
-        log.warning("request %s: sent again, because its answer %s is lost: %s", self.request_id, id, error)
+        log.warning("request %s: asking again, because the answer %s was lost: %s", self.request_id, id, error)
         if self._call.on_lost is not None:
             self._call.on_lost(error)
 

@@ -75,7 +75,7 @@ class _ObjectAdapter:
         if isinstance(events, Observable):
             source = cast(Observable[Event], events)
             return source if _has_own_decoder(self._adapter) else _check_events(source)
-        fault = f"stream(request, call) of {shown(self._adapter)} returned {shown(events)}, which is not an Observable"
+        fault = f"the stream method of {shown(self._adapter)} returned {shown(events)}, which is not an Observable"
         message = f"{fault}; use rxllm.from_async_iter to make one from an async generator"
         raise EngineError("missing_stream_adapter", message)
 

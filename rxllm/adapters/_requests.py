@@ -63,7 +63,7 @@ _TYPES = {
     **dict.fromkeys(("audio/mpeg", "audio/mp3"), "mp3"),
 }
 TAKEN_BY = {
-    "image": "openai, anthropic, gemini or a vision model of ollama",
+    "image": "openai, anthropic, gemini, or ollama with a vision model",
     "pdf": "openai, anthropic or gemini",
     "wav": "openai or gemini",
     "mp3": "openai or gemini",
@@ -110,7 +110,7 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
         messages[index] = replace(message, content=tuple(parts))
     if omitted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in omitted.items())
-        _log.debug("left out of the assistant's messages, because %s does not accept them: %s", wire, kinds)
+        _log.debug("%s does not accept these parts, so they were left out of the assistant's messages: %s", wire, kinds)
     return replace(request, messages=tuple(messages))
 
 

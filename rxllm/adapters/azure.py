@@ -26,7 +26,7 @@ PROVIDER = "azure"
 ENDPOINT = "AZURE_OPENAI_ENDPOINT"
 SCOPE = "https://ai.azure.com/.default"
 
-# A list of Azure's own domains, because customers' servers can also be under azure.com.
+# This lists Azure's own domains one by one, because customers' servers can also be under azure.com.
 _IS_AZURE = re.compile(r"https://[\w-]+\.(openai|cognitiveservices|services\.ai)\.azure\.(com|us|cn)(:\d+)?([/?]|$)")
 _IS_TOKEN = re.compile(r"eyJ[\w-]*\.[\w-]")
 """Matches the start of a JSON Web Token."""

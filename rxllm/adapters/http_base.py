@@ -182,7 +182,7 @@ class HTTPBase(ABC):
 
     def _check_model(self, model: str | None) -> None:
         """Raise ``ValidationError`` if `model` begins with a provider's name, as in ``"openai:gpt-5"``."""
-        # Only check calls to the provider's own server. On other servers, models can have such names: "mistral:7b".
+        # Check only calls to the provider's own server. Other servers can have models with names such as "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
             fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"

@@ -181,7 +181,7 @@ class Vertex(HTTPAdapter):
         return GeminiDecoder(messages=request.messages, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        # A request to Claude can also be rejected by Google itself, in Google's own form.
+        # Google itself can also reject a request to Claude. The error then has Google's own format.
         return use_status_as_code(use_type_as_code(http_error(self.provider, status, headers, body)))
 
 

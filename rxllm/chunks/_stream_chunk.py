@@ -140,7 +140,7 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
 
 
 def not_a_chunk(item: Any) -> str:
-    remedy = f"use chunks.text(...), or a mapping with a type, and with only these keys: {', '.join(FIELDS)}"
+    remedy = f"use chunks.text(...), or a mapping that has a type and no keys other than these: {', '.join(FIELDS)}"
     return f"{shown(item)} is not a StreamChunk; {remedy}"
 
 

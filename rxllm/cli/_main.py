@@ -83,12 +83,14 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--json", metavar="SCHEMA", type=_schema, help="answer in JSON that matches the schema file")
         added.add_argument("--events", action="store_true", help="print each event as a line of JSON")
     serve = command("serve", _serve.serve, "serve models to programs in any language, with an OpenAI-compatible API")
-    serve.add_argument("-m", "--model", action="append", help="provider:name, as for ask; can be repeated")
+    serve.add_argument("-m", "--model", action="append", help="provider:name, as in the ask command; can be repeated")
     serve.add_argument("--host", default="127.0.0.1", help="the address; by default only this machine can connect")
     serve.add_argument("--port", type=int, default=8000, help="the port; the default is 8000, and 0 chooses a free one")
-    serve.add_argument("--key", metavar="VARIABLE", help="the environment variable holding the key clients must send")
+    serve.add_argument(
+        "--key", metavar="VARIABLE", help="the environment variable that holds the key; clients must send this key"
+    )
     serve.set_defaults(default_model=model)
-    worker = command("worker", _serve.work, "continue durable runs that no process is producing")
+    worker = command("worker", _serve.work, "continue durable runs that no process is working on")
     worker.add_argument("runs", metavar="MODULE:RUNS", help="an rxllm.durable.Runs, or a function that returns one")
     worker.add_argument(
         "--every",
@@ -102,7 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     worker.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=grace)
     command("providers", list_providers, "list the providers and show which of them have a key")
     plugin = command("new-plugin", write_plugin, "write a package with an adapter, an operator and their tests")
-    plugin.add_argument("name", type=provider_name, help="the provider's name; acme creates the package rxllm-acme")
+    plugin.add_argument(
+        "name", type=provider_name, help="the provider's name; for example, acme creates the package rxllm-acme"
+    )
     return parser
 
 
@@ -121,7 +125,9 @@ def _tools(place: str) -> Sequence[Any]:
     try:
         found = resolve_name(place)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ArgumentTypeError(f"{place} must be module:name of a tool or a list of tools: {error}") from error
+        raise ArgumentTypeError(
+            f"{place} must be module:name, where name is a tool or a list of tools: {error}"
+        ) from error
     return cast(Sequence[Any], found) if isinstance(found, Sequence) else [found]
 
 

@@ -40,7 +40,7 @@ def serve(options: Namespace) -> int:
     if options.key and not key:
         return _wrong(f"the variable {options.key} holds no key: set it, or leave out --key")
     if key is None and options.host not in _HERE:
-        remedy = "pass the name of its variable, for example --key RXLLM_SERVE_KEY"
+        remedy = "pass the name of the environment variable that holds the key, for example --key RXLLM_SERVE_KEY"
         return _wrong(f"--host {options.host} lets other machines connect, so a key is required; {remedy}")
     level = "debug" if options.debug else "critical"  # uvicorn reports cut-off answers as errors
     models = options.model or [options.default_model]

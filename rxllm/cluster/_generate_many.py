@@ -35,7 +35,7 @@ _WORKERS = 32
 
 _NO_DELTAS = {"emit_text_deltas": False, "emit_tool_deltas": False, "emit_thinking": False}
 
-_KEY_REMEDY = "set the provider's variable, such as OPENAI_API_KEY, in the environment of the workers"
+_KEY_REMEDY = "set the provider's variable, such as OPENAI_API_KEY, in the workers' environment"
 
 
 @overload
@@ -129,7 +129,7 @@ def generate_many(
     many: Any = list(requests) if _are_several(requests) else requests
     rxllm.generate_many(engine, many, **opts)
     if opts.get("api_key") is not None:
-        raise invalid_option("api_key", f"stays in this process; {_KEY_REMEDY}")
+        raise invalid_option("api_key", f"is not sent to the workers; {_KEY_REMEDY}")
     engine = engine if isinstance(engine, Engine) else Engine(engine)
     _check_has_no_key(engine.adapter)
     setup = _setup(engine, opts, lanes.pack)
@@ -150,8 +150,8 @@ def _are_several(requests: Any) -> bool:
 def _check_has_no_key(adapter: Any) -> None:
     for argument in getattr(adapter, "secret_arguments", ()):
         variable = getattr(adapter, "key_variable", None) or rxllm.keys.variable_for(adapter.provider)
-        fault = f"of the adapter {type(adapter).__name__} has a key, which stays in this process; pass no key and set"
-        raise invalid_option(argument, f"{fault} {variable} in the environment of the workers")
+        fault = f"of the adapter {type(adapter).__name__} contains a key, and keys are not sent to the workers"
+        raise invalid_option(argument, f"{fault}; pass no key, and set {variable} in the workers' environment")
 
 
 async def _responses(
@@ -224,5 +224,5 @@ def _setup(engine: Engine, opts: Mapping[str, Any], pack: Callable[[Any], bytes]
     except Exception as error:
         raise EngineError("invalid_engine", f"the engine cannot be sent to the workers: {error}") from error
     if pickle.loads(data)[0].params["headers"] != headers:
-        raise invalid_option("headers", f"contains a key, which stays in this process; {_KEY_REMEDY}")
+        raise invalid_option("headers", f"contains a key, and keys are not sent to the workers; {_KEY_REMEDY}")
     return data

@@ -142,7 +142,7 @@ def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
     >>> [message for message in events.run().result.thread]
     []
 
-    This drops system prompts, raw chunks, provider-specific data and error messages. The results of steps and chats are
+    This drops system prompts, raw chunks, error messages and provider-specific data. The results of steps and chats are
     rebuilt from the remaining events. Tool results become JSON data, or None if they have no JSON form.
     """
     return lambda source: Stream.of(source.pipe(ops.lift(_Client), rx.catch(_failed)))

@@ -278,7 +278,7 @@ def outcome(wire: str, role: Any, part: Part, caplog: pytest.LogCaptureFixture) 
     (record,) = caplog.records
     assert record.levelno == logging.DEBUG
     assert re.fullmatch(
-        r"left out of the assistant's messages, because .+ does not accept them: 1 .+", record.getMessage()
+        r".+ does not accept these parts, so they were left out of the assistant's messages: 1 .+", record.getMessage()
     )
     assert MARK not in record.getMessage()
     return "left out"
@@ -416,7 +416,7 @@ def test_thoughts_go_back_to_servers_that_want_them():
             "local",
             "user",
             "image",
-            "use a provider that takes it: openai, anthropic, gemini or a vision model of ollama",
+            "use a provider that takes it: openai, anthropic, gemini, or ollama with a vision model",
         ),
         ("local", "user", "pdf by url", "use a provider that takes it: openai, anthropic or gemini"),
         ("openai", "user", "docx", "use a provider that takes it: openai-responses or gemini"),
@@ -449,7 +449,7 @@ def test_one_line_counts_what_is_left_out(caplog: pytest.LogCaptureFixture):
     messages = (user("Hi"), Message("assistant", parts), user("?"), Message("assistant", parts), user("?"))
     local().build(Request(messages), Call())
     assert [record.getMessage() for record in caplog.records] == [
-        "left out of the assistant's messages, because the local model does not accept them: "
+        "the local model does not accept these parts, so they were left out of the assistant's messages: "
         "2 thinking, 4 source url_citation"
     ]
 

@@ -584,12 +584,12 @@ def test_keys_do_not_travel(client: Any) -> None:
     client.run(set_key, "")
     secrets: dict[str, Any] = {"api_key": "sk-canary", "headers": {"x-api-key": "sk-canary"}}
     for options in ({name: value} for name, value in secrets.items()):
-        with pytest.raises(ValidationError, match="stays in this process; set the provider's variable") as caught:
+        with pytest.raises(ValidationError, match="not sent to the workers; set the provider's variable") as caught:
             generate_many(OpenAIChat(), ["Hi"], client=client, model="m", **options)
         assert "canary" not in str(caught.value)
     for name, value in secrets.items():
         engine = Engine(OpenAIChat(base_url="http://127.0.0.1:1", **{name: value}), model="m")
-        remedy = "pass no key and set OPENAI_API_KEY in the environment of the workers"
+        remedy = "pass no key, and set OPENAI_API_KEY in the workers' environment"
         with pytest.raises(ValidationError, match=f"{name} of the adapter OpenAIChat .*; {remedy}") as caught:
             generate_many(engine, ["Hi"], client=client)
         assert "canary" not in str(caught.value)

@@ -122,7 +122,7 @@ def test_an_answer_that_is_lost_is_asked_for_again(
     keeper = Replaying(refusal=Reply.of_json({"error": {"message": "Response not found."}}, status))
     assert fold(play(keeper, tmp_path / "runs.db", observe=seen.append)).output_text == "It is 42. Bye!"
     assert (len(keeper.posts), keeper.replays, keeper.stops) == (3, ["r2"], ["r2"])
-    assert "its answer r2 is lost" in caplog.text
+    assert "the answer r2 was lost" in caplog.text
     (error,) = losses(seen)
     assert error.status == status
 
@@ -134,7 +134,7 @@ def test_another_base_url_asks_again(tmp_path: Path, caplog: pytest.LogCaptureFi
         events = play(keeper, tmp_path / "runs.db", other_url=other.url, observe=seen.append)
     assert fold(events).output_text == "It is 42. Bye!"
     assert (len(keeper.posts), keeper.replays) == (2, [])
-    assert "its answer r2 is lost" in caplog.text
+    assert "the answer r2 was lost" in caplog.text
     (error,) = losses(seen)
     assert (error.reason, "but the base_url is now" in error.message) == ("invalid_request", True)
 

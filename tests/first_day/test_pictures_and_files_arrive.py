@@ -68,6 +68,6 @@ def test_what_another_provider_has_answered_may_be_left_out_and_debug_logging_te
     messages = sent_to_openai(user("What is this?"), Message("assistant", parts), user("Are you sure?"))
     assert messages[1] == {"role": "assistant", "content": "It is a kestrel."}
     assert [record.getMessage() for record in caplog.records if "left out" in record.getMessage()] == [
-        "left out of the assistant's messages, because the Chat Completions API of openai does not accept them: "
-        "1 another's thinking, 1 source"
+        "the Chat Completions API of openai does not accept these parts, so they were left out of the assistant's "
+        "messages: 1 another's thinking, 1 source"
     ]

@@ -165,7 +165,9 @@ def _output_format(request: Request) -> dict[str, Any]:
         case {"type": "json_schema", "schema": schema}:
             return {"format": {"type": "json_schema", "schema": _close_objects(schema)}}
         case other:
-            raise invalid_field("response_format", other, "'text' or json_schema(...), Anthropic's only formats")
+            raise invalid_field(
+                "response_format", other, "'text' or json_schema(...) (Anthropic supports no other formats)"
+            )
 
 
 def _close_objects(schema: Any) -> Any:
@@ -250,7 +252,7 @@ def cache_control(metadata: Mapping[str, Any]) -> Block:
 
 
 def _mark_cached(message: Message, blocks: list[Block]) -> list[Block]:
-    # Mark the last block that is not thinking, because thinking cannot be marked.
+    # Mark the last block that is not a thinking block, because thinking blocks cannot be marked.
     mark = cache_control(message.metadata)
     markable = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
     if mark and markable:

@@ -90,7 +90,7 @@ class Fake:
         scripts: Iterable[Iterable[Piece]] | None = None,
     ) -> None:
         if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
-            message = "Fake takes its turns in exactly one form: as arguments, as script= or as scripts="
+            message = "pass the turns of Fake in exactly one way: as arguments, as script= or as scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[Request] = []
         self._function = turns[0] if len(turns) == 1 and callable(turns[0]) else None

@@ -58,7 +58,7 @@ class FakeImages:
         operations: Collection[str] = ("generate", "edit", "variation"),
     ) -> None:
         if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
-            message = "FakeImages takes its turns in exactly one form: as arguments, as script= or as scripts="
+            message = "pass the turns of FakeImages in exactly one way: as arguments, as script= or as scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[ImageRequest] = []
         self.operations = frozenset(operations)

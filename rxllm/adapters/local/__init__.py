@@ -89,7 +89,7 @@ class Local(OpenAIChat):
         """Start the server for the model, if it has not been started yet."""
         if self._server is None:
             _select_text(request)  # raises before any weights are downloaded
-            self._server = await in_thread(self._serve, "the start of the local model")
+            self._server = await in_thread(self._serve, "starting the local model")
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
@@ -147,5 +147,6 @@ def _client() -> httpx.AsyncClient:
     import httpx
 
     timeout = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server closes idle ones soon
+    # Do not keep idle connections, because the server soon closes them.
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     return httpx.AsyncClient(trust_env=False, verify=False, timeout=timeout, limits=limits)

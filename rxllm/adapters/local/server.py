@@ -120,7 +120,7 @@ def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
 def _knows_tools(url: str) -> bool:
     import httpx
 
-    with httpx.Client(trust_env=False) as client:  # a proxy could not reach this machine
+    with httpx.Client(trust_env=False) as client:  # proxies are ignored, because the server is on this machine
         properties: Any = client.get(f"{url}/props").json()
     return bool(properties["chat_template_caps"]["supports_tools"])
 
@@ -193,10 +193,14 @@ def _in_notebook() -> bool:
 
 def _check_weights(path: Path, source: str) -> Path:
     if not path.is_file():
-        raise EngineError("invalid_engine", f"{source}: {path} is not a file; expected a GGUF file", provider="local")
+        raise EngineError(
+            "invalid_engine", f"{source}: {path} is not a file; use the path of a GGUF file", provider="local"
+        )
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; use one", provider="local")
+            raise EngineError(
+                "invalid_engine", f"{source}: {path} is not a GGUF file; use the path of a GGUF file", provider="local"
+            )
     return path.resolve()
 
 

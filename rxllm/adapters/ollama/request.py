@@ -99,7 +99,8 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _think(effort: str | None) -> bool | str | None:
-    # Some models have levels. In others, thinking is only on or off: https://docs.ollama.com/capabilities/thinking.
+    # Some models have thinking levels. In other models, thinking can only be turned on or off:
+    # https://docs.ollama.com/capabilities/thinking.
     match effort:
         case None | "low" | "medium" | "high":
             return effort
