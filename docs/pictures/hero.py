@@ -169,8 +169,8 @@ def draw(run: Run) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" class="hero" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}"'
-            f' height="{height}" role="img"><title>Three models race: the first token wins, and the sockets of the'
-            f" others close.</title><desc>{escape(run.facts())}</desc>",
+            f' height="{height}" role="img"><title>Three models race: the first model to send a token wins,'
+            f" and the other models' sockets close.</title><desc>{escape(run.facts())}</desc>",
             f"<style>{style}</style>",
             f'<rect width="{WIDTH}" height="{height}" rx="8" style="fill:var(--bg)"/>',
             *parts,

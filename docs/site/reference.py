@@ -11,7 +11,8 @@ _READING = """Each picture is what the operator did, in virtual time: its source
 [Operators in pictures](operators.md#in-pictures) explains the rows."""
 
 
-_SCREENS = """![Three models race: the first token wins, and the sockets of the others close.](pictures/hero.svg)
+_SCREENS = """\
+![Three models race: the first model to send a token wins, and the other models' sockets close.](pictures/hero.svg)
 
 <div class="gallery" markdown>
 

@@ -1,4 +1,4 @@
-"""Two chunk dialects from other systems.
+"""Chunks in the formats of two other systems, and their conversion to events.
 
 =============  ==================================================  ====================  ========================
 dialect        chunk class                                         fold into one result  conversion to events

@@ -1,6 +1,6 @@
 """The commands ``ask`` and ``chat``.
 
-If rich is installed, ``rxllm.show`` draws cards on a terminal. Otherwise, `Screen` prints plain text.
+If rich is installed, ``rxllm.show`` draws cards in a terminal. Otherwise, `Screen` prints plain text.
 """
 
 from __future__ import annotations

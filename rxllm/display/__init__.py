@@ -1,4 +1,4 @@
-"""Show streams in a notebook or on a terminal."""
+"""Show streams in a notebook or in a terminal."""
 
 from typing import Any
 

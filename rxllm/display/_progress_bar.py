@@ -33,7 +33,7 @@ def progress_bar(label: str = "") -> Callable[[Progress], None]:
 
         cities:  60%|██████    | 120/200 [01:10<00:47, 1.71/s, 3 failed, 4,821 tokens, cost 0.52, p50 0.4 s, p95 1.2 s]
 
-    In a notebook, the bar appears below the cell. On a terminal, it is drawn on standard error, below the program's
+    In a notebook, the bar appears below the cell. In a terminal, it is drawn on standard error, below the program's
     output. If standard error is a file, a line is written at most every ten seconds, and once at the end. The bar is
     redrawn only when a response arrives. Answers from a journal do not count towards the rate or the remaining time.
 

@@ -1,4 +1,4 @@
-"""Draw cards on a terminal with rich.
+"""Draw cards in a terminal with rich.
 
 rich redraws the last lines of the output, which are called the live part here. It cannot replace lines that have
 scrolled out of the window. This leads to the following rules:

@@ -1,4 +1,4 @@
-"""`show`, which draws a running stream in a notebook or on a terminal.
+"""`show`, which draws a running stream in a notebook or in a terminal.
 
 One thread reads the stream, and another draws it. Redraws are not queued: each redraw shows everything received so
 far. The last redraw happens after the stream has ended.
@@ -71,7 +71,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
     pass a mapping of labels to streams, or a stream from ``rxllm.merge_labelled``. The result is then a dict with the
     same labels. If one stream fails, the others continue.
 
-    In a notebook, or on a terminal if rich is installed, `show` draws a card and redraws it in place. Everywhere else,
+    In a notebook, or in a terminal if rich is installed, `show` draws a card and redraws it in place. Everywhere else,
     it prints the text to standard output. The stop button or Ctrl-C cancels the call and raises ``KeyboardInterrupt``.
     The partial result remains on the card and in ``rxllm.display.last``.
 

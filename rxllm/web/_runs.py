@@ -27,7 +27,7 @@ class Runs:
     >>> runs.watch("chat-2") is None, runs.cancel("chat-1")
     (True, False)
 
-    Events pass through `for_client` before they are kept. A browser that joins late first receives the events so far,
+    Events pass through `for_client` before they are kept. If a browser joins late, it first receives the events so far,
     condensed by `ops.share_folded`. A run continues for `grace` seconds after the last browser has left. Once it has
     ended, it is kept for another `grace` seconds. Both periods last at least one second. At most `most` runs are kept
     at a time. Anyone who knows the id of a run can watch it, so use ids that cannot be guessed, or check that the id
