@@ -269,7 +269,7 @@ class Engine:
 
         Raises ``ValidationError("invalid_option")`` and ``EngineError("unknown_option")``, as ``rxllm.chat`` does.
         """
-        check("name", name, isinstance(name, str) and bool(name), "the tool's name, a non-empty string")  # pyright: ignore[reportUnnecessaryIsInstance]
+        check("name", name, isinstance(name, str) and bool(name), "a non-empty string (the tool's name)")  # pyright: ignore[reportUnnecessaryIsInstance]
         check_instance("description", description, str, "a string")
         check_instance("schema", schema, dict | None, "a JSON schema, as a dict")
         check_instance("system", system, str, "a string")
@@ -342,9 +342,9 @@ def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any
 
 def _check_entries(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, Iterable) or isinstance(value, str):
-        raise _invalid(f"{name} {must_be('a list or another iterable', value)}")
+        raise _invalid(f"{name} {must_be('a list or other iterable', value)}")
     if isinstance(value, Awaitable):
-        raise _invalid(f"{name} {must_be('a list or another iterable', value)}; {advice('Stream', 'setting')}")
+        raise _invalid(f"{name} {must_be('a list or other iterable', value)}; {advice('Stream', 'setting')}")
     entries = tuple(cast(Iterable[Any], value))
     if name == "operators":
         try:

@@ -245,8 +245,8 @@ def left_behind(provider: str, arguments: Sequence[str], variable: str | None = 
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled without the secrets in its {' and '.join(arguments)}; "
-        f"set {variable} in the environment of the process that calls it, or call rxllm.keys.put({provider!r}, ...) "
-        "there"
+        f"in the process that uses the adapter, set {variable} in the environment, or call "
+        f"rxllm.keys.put({provider!r}, ...)"
     )
     return EngineError("missing_key", message, provider=provider, metadata={"left_behind": list(arguments)})
 

@@ -170,8 +170,8 @@ class _Lane:
 def _unpack(data: bytes) -> Outcome:
     try:
         return pickle.loads(data)
-    except Exception as error:  # the exception's class may not accept its `args`
-        message = f"the worker's response cannot be read here: {type(error).__name__}: {error}"
+    except Exception as error:  # the class of a pickled exception may not accept the exception's `args`
+        message = f"this process cannot read the worker's response: {type(error).__name__}: {error}"
         return [], EngineError("invalid_engine", message)
 
 
@@ -351,7 +351,7 @@ class Lanes:
             if not lane.is_ready:
                 error = errors.exceptions[0]
                 message = f"the worker {lane.address} cannot load the engine: {type(error).__name__}: {error}"
-                remedy = "install the same packages there as here, including your own modules"
+                remedy = "install the same packages on the worker as on this machine, including your own modules"
                 self._fail(EngineError("invalid_engine", f"{message}; {remedy}"))
         finally:
             self._lose(lane)

@@ -140,7 +140,9 @@ def _request(data: bytes) -> tuple[Request, str]:
     try:
         return pickle.loads(data)
     except Exception as error:
-        message = f"the request cannot be read on the worker: {error}; install the request's modules there"
+        message = (
+            f"the worker cannot read the request: {error}; install on the worker all modules that the request uses"
+        )
         raise EngineError("invalid_engine", message) from error
 
 

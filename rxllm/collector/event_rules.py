@@ -241,7 +241,7 @@ _NEXT: dict[str, dict[type[Any], str]] = {
 
 _FAULTS = {
     "start": ("message_started", "a response must begin with MessageStarted", "message_started"),
-    "message": ("terminal", "the response must end with MessageCompleted or ErrorEvent first", "terminal"),
+    "message": ("terminal", "before this event, the response must end with MessageCompleted or ErrorEvent", "terminal"),
     "over": ("terminal", "only tool events and StepCompleted can follow a response", "step_completed"),
     "tools": ("step_completed", "only tool events and StepCompleted can follow a tool event", "step_completed"),
     "failed": ("terminal", "only StepCompleted can follow an error", "step_completed"),
@@ -270,7 +270,8 @@ class _Response:
         self._log: list[ev.Event] = []
         self._open: tuple[BlockKey, ...] = ()  # at most one key
         self._pieces: list[str] = []
-        self._calls: dict[str, tuple[str, list[str]]] = {}  # each call's name and argument pieces, by id
+        # For each open call, by id: the name, and the pieces of the arguments that have been received.
+        self._calls: dict[str, tuple[str, list[str]]] = {}
         self._usage: Usage | None = None
 
     def feed(self, event: ev.Event) -> None:
@@ -332,7 +333,7 @@ class _Response:
 
     def _call(self, id: str) -> tuple[str, list[str]]:
         if id not in self._calls:
-            raise BrokenRule("call_order", f"no tool call {id!r} is open")
+            raise BrokenRule("call_order", f"tool call {id!r} is not open")
         return self._calls[id]
 
     def _complete_call(self, event: ev.ToolCallCompleted) -> None:
@@ -353,7 +354,7 @@ class _Response:
         if event.message != folded:
             names = [name for name in vars(folded) if getattr(folded, name) != getattr(event.message, name)]
             parts = ", ".join(f"{name}={getattr(folded, name)!r}" for name in names)  # a message's repr omits fields
-            raise BrokenRule("message_folded", f"the events fold to a message with {parts}")
+            raise BrokenRule("message_folded", f"the events fold into a message with {parts}")
         pending = [call for call in folded.tool_calls if not is_server(call)]
         if pending and event.finish_reason not in ("tool_calls", "length", "content_filter", "error"):
             raise BrokenRule("finish_reason", f"{event.finish_reason!r} leaves tool calls unanswered")
@@ -380,7 +381,7 @@ def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
 
 
 def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
-    """Return `events` without the deltas. The events of a valid response still fold to the same message."""
+    """Return `events` without the deltas. The events of a valid response still fold into the same message."""
     return [event for event in events if type(event) not in DELTAS]
 
 

@@ -40,7 +40,7 @@ class Unfinished:
         self.blocks: dict[BlockKey, list[str]] = {}
         self._calls: dict[str, tuple[str, Mapping[str, Any], list[str]]] = {}
         self._agents: dict[str, Unfinished] = {}
-        self._running: dict[str, str] = {}  # the name of the running tool, by call id
+        self._running: dict[str, str] = {}  # the names of the running tools, by call id
         self._kind: type[Event] | None = None  # the type of the last delta
         self._id: str | None = None
         self._append: Callable[[str], None] = list[str]().append

@@ -259,7 +259,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
     """Return the rows of each step. Resumed calls appear in the first step."""
     messages = [response.message or Message("assistant") for response in responses]
     called = {call.id for message in messages for call in message.tool_calls}
-    # The next two lines scan all events to find the calls and the answers, so do this only if the chat has tools.
+    # To find the calls and the answers, all events are scanned. This is needed only if the chat has tools.
     streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
     answers = _answers(card) if card.has_tools else {}
     resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}

@@ -48,7 +48,8 @@ class Terminal(Screen):
         self._console = console or Console()
         self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="visible")
         self._printed: list[Any] = []
-        self._start = ""  # the part of the next text that has already been printed
+        # The first row that is not in `_printed` may be printed in part. This is the text that has been printed.
+        self._start = ""
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         self._live.start()

@@ -271,7 +271,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             try:
                 self._screen.draw(cards, now)
             except Exception:
-                log.exception("drawing failed; the stream is drawn again when it ends")
+                log.exception("drawing failed; the display will not be updated until the stream ends")
                 return
             pause = pause_after(time.thread_time() - began)
 

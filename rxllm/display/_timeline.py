@@ -191,7 +191,7 @@ def timeline(source: Any, *, title: str = "") -> Timeline:
     is_timed = isinstance(items, Iterable) and not isinstance(items, str | bytes | Value)
     for item in cast(Iterable[Any], items) if is_timed else [source]:
         if not isinstance(item, Timed):
-            expected = "a stream, a mapping of labels to streams, timed events, or a result of timed events"
+            expected = "a stream, a mapping of labels to streams, timed events, or a result made from timed events"
             raise invalid_option("source", f"{must_be(expected, item)}; apply ops.timed() to get timed events")
         drawing.add(cast(Timed[Any], item))
     drawing.finish()

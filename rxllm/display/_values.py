@@ -239,7 +239,8 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
         drawn.append(message_html(message, answers, unanswered))
     drawn.reverse()
     starts = [start for start, _, _ in exchanges] + [len(thread)]
-    # Exchanges from `left` on are drawn, and those from `last` on are not folded.
+    # The first exchange and ``exchanges[last:]`` are shown, and ``exchanges[left:last]`` are folded. The rest are only
+    # counted.
     left, last = len(exchanges) - len(drawn), len(exchanges) - min(OPEN, len(drawn))
     earlier = "".join(drawn[:-OPEN])
     if left > 1:

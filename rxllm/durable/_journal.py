@@ -178,7 +178,8 @@ class StoredJournal:
         def fail(error: Exception) -> None:
             nonlocal has_ended
             has_ended = True
-            # Other errors, such as a closed loop, are not recorded, so the request will be sent again.
+            # A cancellation is not recorded, nor is an error that is not an LLMError, such as the error that a closed
+            # loop raises. The request will then be sent again.
             if isinstance(error, LLMError) and error.reason != "cancelled":
                 self._note("response", key, serializer.to_json(error))
 
@@ -344,7 +345,10 @@ def _events(items: Any) -> Sequence[Event]:
 def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "an earlier attempt disposed this response early; a factory must build the same stream every time"
+        message = (
+            "an earlier attempt disposed of this response before it ended; "
+            "a factory must build the same stream every time"
+        )
         raise RunError("diverged", message)
 
     return _emit(events, wait)

@@ -55,9 +55,9 @@ WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of a step or chat.
+    """The result in a `StepCompleted` or `ChatCompleted` event.
 
-    `before` is the event number of the previous result in the same chat or inner agent, or 0 if there is none.
+    `before` is the number of the previous such event in the same chat or inner agent, or 0 if there is none.
     """
 
     before: int
@@ -70,7 +70,8 @@ class Log:
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
         self._ends: dict[int, _End] = {}
-        self._last: dict[tuple[str, ...], int] = {}  # the number of each agent's latest end, by path
+        # By path: the number of the latest `StepCompleted` or `ChatCompleted` event in the chat or inner agent.
+        self._last: dict[tuple[str, ...], int] = {}
         self._at = 0.0  # the time of the latest event that has been read
 
     async def page(self, after: int) -> list[Timed[Event]]:
@@ -127,7 +128,9 @@ class Log:
             if "type" in data:
                 return data, 0
             if data["v"] != VERSION:
-                raise ValueError(f"its format has version {data['v']!r}, but this rxllm reads version {VERSION}")
+                raise ValueError(
+                    f"its format version is {data['v']!r}, but this version of rxllm reads only version {VERSION}"
+                )
             if not 0 <= data["before"] < number:
                 raise ValueError(f"it refers to event {data['before']!r}, which is not an earlier event")
             return data, data["before"]
@@ -138,9 +141,9 @@ class Log:
         return self._at
 
     async def _find(self, number: int) -> None:
-        """Load the step or chat result with event number `number`, and the earlier results that it builds on.
+        """Add event `number`, and the earlier events that it builds on, to `_ends`.
 
-        Results that are already in memory are not loaded again.
+        Events that are already in `_ends` are not loaded again.
         """
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:

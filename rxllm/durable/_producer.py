@@ -79,15 +79,17 @@ class Producer:
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._to_drop = 0  # how many of the logged ends the stream has yet to repeat
+        # The stream first repeats what is already in the log. The producer drops the events of the stream until it has
+        # received this number of `StepCompleted` and `ChatCompleted` events.
+        self._to_drop = 0
         self._input, self._name = b"", ""
-        # The last end in the log, and the `Steered` events after it.
+        # The last `StepCompleted` or `ChatCompleted` event in the log, and the `Steered` events after it.
         self._last: StepCompleted | ChatCompleted | None = None
         self._steered: list[Event] = []
         self._log, self._count = Log(store, lease.run_id), 0  # the log and how many events it holds
         self._progress = ProgressLimit(lambda event: self._log.encode(self._count + 1, event), self._append)
         self._journal: StoredJournal | None = None
-        self._has_begun = lease.epoch == 1  # whether a crash now counts as a failed attempt
+        self._has_begun = lease.epoch == 1  # whether a crash would now count as a failed attempt
         self.ended: Future[None] = Future()
 
     def start(self) -> asyncio.Task[None]:
@@ -98,14 +100,15 @@ class Producer:
     def stop(self) -> None:
         """Stop executing the run, and leave it to other processes.
 
-        The future `ended` is completed once this process has stopped producing. `stop` can be called on any thread.
+        The future `ended` is completed once this process has stopped executing the run. `stop` can be called on any
+        thread.
         """
         self._set(self._stopped)
 
     def abandon(self) -> None:
         """Stop without committing anything, because the store is not responding. This can be called on any thread."""
         if not self.ended.done():
-            log.warning("this process has stopped producing run %s: its store is not responding", self._lease.run_id)
+            log.warning("this process has stopped executing run %s: the store is not responding", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
@@ -121,9 +124,9 @@ class Producer:
         try:
             await self._produce()
         except RunError as error:
-            log.warning("this process has stopped producing run %s: %s", self._lease.run_id, error)
+            log.warning("this process has stopped executing run %s: %s", self._lease.run_id, error)
         except Exception as error:  # a bug in the store
-            log.error("this process has stopped producing run %s: its store failed", self._lease.run_id, exc_info=error)
+            log.error("this process has stopped executing run %s: the store failed", self._lease.run_id, exc_info=error)
         finally:
             try:
                 with suppress(Exception):  # if this fails, the lease will expire
@@ -152,7 +155,8 @@ class Producer:
             for task in (reading, writing, renewing):
                 task.cancel()
             await asyncio.wait({reading, writing, renewing})
-            for task in (reading, writing, renewing):  # otherwise asyncio would log these errors, which share a cause
+            # Retrieve the exceptions, because asyncio would otherwise log them. All of them have the same cause.
+            for task in (reading, writing, renewing):
                 if not task.cancelled():
                     task.exception()
 
@@ -198,7 +202,9 @@ class Producer:
                     await self._build(run, _arguments(run.input)).pipe(ops.journaled(journal)).to_list()
         if journal is not None and (unread := journal.unread_answers):
             log.warning(
-                "run %s ends without stopping answers, which may cost money: %s", self._lease.run_id, ", ".join(unread)
+                "run %s is ending, but these answers were not stopped and may still cost money: %s",
+                self._lease.run_id,
+                ", ".join(unread),
             )
 
     async def _read(self) -> Ending:
@@ -377,7 +383,8 @@ class Suspects:
         self._waiting.append(rank)
         try:
             while True:
-                await asyncio.sleep(LOOK_SECONDS)  # sleep first, so that runs recovered at the same time are compared
+                # Sleep first, so that all runs that are recovered at the same time have been added to `_waiting`.
+                await asyncio.sleep(LOOK_SECONDS)
                 if self._take(rank, is_alone):
                     return
         finally:

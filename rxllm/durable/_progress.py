@@ -32,7 +32,7 @@ class ProgressLimit:
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:
         self._encode, self._write, self._loop = encode, write, asyncio.get_running_loop()
         self._guard = threading.Lock()
-        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # (bytes left, when they were counted)
+        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # (number of bytes left, time of that count)
         self._waiting: dict[tuple[str, ...], bytes] = {}
         self._is_timed = False
 

@@ -56,7 +56,7 @@ class RedisStore:
         try:
             self._redis: Any = import_module("redis.asyncio")
         except ImportError as error:
-            message = "a store in Redis needs redis-py: pip install 'rxllm[redis]'"
+            message = "a Redis store needs redis-py: pip install 'rxllm[redis]'"
             raise EngineError("missing_dependency", message) from error
         try:
             parts = urlsplit(url)

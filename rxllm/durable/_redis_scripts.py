@@ -53,7 +53,8 @@ redis.call('HDEL', run, 'owner')
 lease(now)
 return 1
 """,
-        # Arguments from `C` on: the seconds, token, ending, its error, known tokens, number of events, events, records.
+        # The arguments, starting with `C`, are: the length of the lease in seconds, the token, the ending, the ending's
+        # error, the known tokens, the number of events, the events and the records.
         "append": """
 if not is_holder() then return -1 end
 if get('token') == D then return tonumber(get('is_cancelled')) end

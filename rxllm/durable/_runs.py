@@ -263,7 +263,9 @@ class Runs:
                 return
             if answers:
                 log.warning(
-                    "run %s ends without stopping answers, which may cost money: %s", id, ", ".join(answers.values())
+                    "run %s is ending, but these answers were not stopped and may still cost money: %s",
+                    id,
+                    ", ".join(answers.values()),
                 )
             if await cancel_turn(self._store, run, self._here.owner, self._here.lease_seconds):
                 return
@@ -420,7 +422,7 @@ def _check_factory(name: Any, factory: Any) -> None:
 
 
 def _check_id(id: Any) -> None:
-    check("id", id, is_name(id), "a non-empty string, such as the id that start emits")
+    check("id", id, is_name(id), "a non-empty string, such as the id that start() emits")
 
 
 def _check_text(item: Any) -> None:

@@ -47,7 +47,8 @@ CREATE INDEX records_of_run ON records (run);
 CREATE TABLE documents (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
 """
 
-# If a lease ends later than any lease can, the clock must have been set back, so the lease counts as expired.
+# If the end of a lease is more than `LONGEST_LEASE` away, the clock must have been set back. Such a lease counts as
+# expired.
 _IS_LEASED = f"(owner IS NOT NULL AND leased_until > {_NOW} AND leased_until <= {_NOW} + {LONGEST_LEASE})"
 _STATUS = f"coalesce(ending, CASE WHEN {_IS_LEASED} THEN 'running' ELSE 'waiting' END)"
 _RUN = (
@@ -333,7 +334,9 @@ def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> Non
                 raise
             time.sleep(0.01)
     if mode != "wal":
-        raise unavailable(f"its file system has no write-ahead log (journal_mode {mode}); use a path on a local disk")
+        raise unavailable(
+            f"its file system does not support write-ahead logging (journal_mode {mode}); use a path on a local disk"
+        )
     db.execute("PRAGMA synchronous = FULL")
     db.execute("BEGIN")  # another connection may be creating the tables
     has_tables = _has_tables(db, unavailable)
@@ -351,7 +354,7 @@ def _has_tables(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) 
     application, version = _rows(db, "PRAGMA application_id")[0][0], _rows(db, "PRAGMA user_version")[0][0]
     if application == APPLICATION and version != VERSION:
         raise unavailable(
-            f"its schema has version {version}, but this rxllm reads version {VERSION}; "
+            f"its schema version is {version}, but this version of rxllm reads only version {VERSION}; "
             "use the rxllm version that wrote it, or another path"
         )
     if application != APPLICATION and _rows(db, "SELECT 1 FROM sqlite_master LIMIT 1"):

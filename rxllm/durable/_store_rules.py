@@ -122,7 +122,11 @@ async def in_threads(mains: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) ->
 # Runs
 
 
-@rule("create", "a new run has the given factory and input, the store's time and no events; its id cannot be reused")
+@rule(
+    "create",
+    "a new run has the given factory and input, a creation time set by the store, and no events; "
+    "its id cannot be reused",
+)
 async def _create(place: Place) -> None:
     run = Run(place.id(), place.factory, b'"in\\u0000put"', "running", 7, 1.0, 2.0, True, b"1")
     await place.store.create(run)
@@ -199,7 +203,9 @@ async def _claim(place: Place) -> None:
     expect_same(await store.claim(lease.run_id, "owner", LONG), None, "a claim after the end")
 
 
-@rule("expired", "a run whose lease has expired is waiting, but the lease works until another owner claims the run")
+@rule(
+    "expired", "a run whose lease has expired is waiting, but the lease stays usable until another owner claims the run"
+)
 async def _expired(place: Place) -> None:
     lease, store = await place.expired(), place.store
     expect_same((await store.load(lease.run_id)).status, "waiting", "the status after the lease expired")
@@ -310,7 +316,10 @@ async def _ending(place: Place) -> None:
         expect_same(await place.is_claimable(lease.run_id), False, "whether the ended run is claimable")
 
 
-@rule("cancel", "append() and renew() report a cancel request, which immediately ends a run that has no valid lease")
+@rule(
+    "cancel",
+    "append() and renew() report a cancel request; if a run has no valid lease, the request immediately ends the run",
+)
 async def _cancel(place: Place) -> None:
     store, lease, waiting, expired = place.store, await place.claim(1), await place.create(2), await place.expired(3)
     for id in (lease.run_id, waiting, expired.run_id, waiting, lease.run_id):
@@ -319,7 +328,7 @@ async def _cancel(place: Place) -> None:
     for id in (waiting, expired.run_id):
         run = await store.load(id)
         expect_same((run.status, run.ended_at is not None), ("cancelled", True), "the status of a waiting run")
-    expect_same((await store.load(lease.run_id)).status, "running", "the status of the running run")
+    expect_same((await store.load(lease.run_id)).status, "running", "the status of the claimed run")
     expect_same(await store.renew(lease), True, "renew")
     expect_same(await store.append(lease, [b"1"]), True, "append")
     await store.append(lease, [], ending=Ending("completed"))

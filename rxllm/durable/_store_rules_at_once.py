@@ -45,7 +45,10 @@ async def _wait(place: Place) -> None:
     await asyncio.wait_for(store.wait(lease.run_id, 2, LONG), SOON)
 
 
-@rule("woken", "wait() returns soon after an append, an end or a cancel request, even one from another connection")
+@rule(
+    "woken",
+    "wait() returns soon after events are appended, the run ends or a cancel is requested, even on another connection",
+)
 async def _woken(place: Place) -> None:
     async with opened(place.make_store) as other:
         for store in (place.store, other):
@@ -173,7 +176,9 @@ async def _documents(place: Place) -> None:
     version = await store.write(key, 0, b"\0\xff")
     expect_same(await store.read(key), (version, b"\0\xff"), "the document")
     for wrong in (0, version + 1):
-        await refused(store.write(key, wrong, b"x"), "conflict", f"replacing version {wrong}, not {version}")
+        await refused(
+            store.write(key, wrong, b"x"), "conflict", f"replacing version {wrong} when version {version} is stored"
+        )
     expect_same(await store.read(key), (version, b"\0\xff"), "the document after failed writes")
 
     async def write(number: int) -> bool:

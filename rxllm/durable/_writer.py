@@ -116,7 +116,7 @@ class Writer:
             # Start waiting before renewing, so that no cancel request is missed. The renewal reports earlier requests.
             batches = self._batches
             waiting = asyncio.create_task(self._store.wait(self._lease.run_id, FOREVER, self._lease.seconds / 3))
-            # Read the exception, because asyncio could log it otherwise.
+            # Retrieve the exception, because asyncio might otherwise log it.
             waiting.add_done_callback(lambda task: task.cancelled() or task.exception())
             try:
                 await asyncio.sleep(0)

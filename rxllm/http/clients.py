@@ -105,7 +105,7 @@ def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
         raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error
 
 
-_PROXIES = "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; a SOCKS proxy needs pip install 'httpx[socks]'"
+_PROXIES = "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; for a SOCKS proxy, run pip install 'httpx[socks]'"
 
 
 def client_settings(max_connections: int | None, library: str = "httpx") -> dict[str, Any]:
@@ -137,7 +137,8 @@ _prepared: set[str] = set()
 async def prepare(modules: tuple[str, ...]) -> None:
     """Import `modules` and load the certificates in a background thread."""
     if not _prepared.issuperset(modules):
-        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # shielded, because other calls may wait too
+        # The future is shielded, because other calls may be waiting for it too.
+        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))
 
 
 @functools.cache
@@ -240,7 +241,7 @@ class Clients:
 
     def __init__(self, client: Any = None) -> None:
         self._client: httpx.AsyncClient | None = None if callable(client) else client
-        # If both the client and the transport are None, rxllm creates the clients with the chosen transport.
+        # If `_client` and `_transport` are both None, the transport from ``chosen_transport()`` creates the clients.
         self._transport = Transport(cast("Callable[[], httpx.AsyncClient]", client)) if callable(client) else None
         self._by_loop: dict[asyncio.AbstractEventLoop, Pools] = {}
         self._owner: weakref.ref[asyncio.AbstractEventLoop] | None = None

@@ -55,7 +55,8 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
     """Count one more call on `client` while the ``with`` block is running."""
-    load = _loads.get(client) or Load()  # the load of a user's own client is never read
+    # A user's own client is not in `_loads`. Its calls are counted in a new `Load`, which is never read.
+    load = _loads.get(client) or Load()
     load.calls += 1
     try:
         yield
@@ -107,7 +108,8 @@ class Pools:
 
     async def close_dead(self) -> None:
         self._finalizer.detach()
-        with contextlib.suppress(AttributeError):  # uvloop, which closes all connections itself
+        # A uvloop event loop does not allow this assignment, but it closes all of its connections itself.
+        with contextlib.suppress(AttributeError):
             cast(Any, self._loop).call_soon = _call_close
         for client in self._clients:
             with contextlib.suppress(Exception):

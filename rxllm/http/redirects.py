@@ -39,7 +39,8 @@ async def followed(
         await _finish(response)
         if not _is_same_host(response.request.url, redirect.url):
             _strip_secrets(redirect, response.request)
-        response = await send(redirect, auth=None)  # the client's ``auth`` has already set its headers
+        # No ``auth`` is passed, because the client's ``auth`` has already added headers to the original request.
+        response = await send(redirect, auth=None)
     if response.next_request is None:
         return response
     await response.aclose()

@@ -67,7 +67,7 @@ _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_
 """The httpcore events after which it is safe to cancel a call."""
 
 _LEFT_OPEN = (
-    "the call to %s ended early over HTTP/2, where httpx cannot cancel it, so the server might keep sending; "
+    "the call to %s ended early, but httpx cannot cancel a call over HTTP/2, so the server might keep sending data; "
     "create the client without http2=True"
 )
 
@@ -152,7 +152,8 @@ async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
     logged = request_log(exchange.request_id, request, exchange.provider, exchange.model)
-    with in_use(client), logged as note:  # a kept answer needs the client between connections too
+    # If the provider keeps the answer, the client is still needed while no connection is open.
+    with in_use(client), logged as note:
         await _exchange(exchange, client, request, pump, note)
 
 
@@ -317,7 +318,7 @@ async def _deliver(
                 is_suspect = False
             events = decoder.feed(data) if data else []
             if answer is not None and (answer.id is not None or events):
-                pump.grace = 0.0  # if the provider keeps the answer, the first events contain its id
+                pump.grace = 0.0  # if the provider keeps the answer, the first events contain the answer's id
             if not pump.emit(events) and not pump.grace:
                 return
             if events and type(events[-1]) in _LAST:

@@ -115,7 +115,8 @@ class IdleTimeout:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # All other cancellations propagate, as in ``asyncio.timeout``.
+        # Convert only the cancellation that this timeout caused. All other cancellations propagate, as in
+        # ``asyncio.timeout``.
         if self._expired and _current_task().uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise IdleTimeoutError(f"{self._seconds:g} s") from error
 

@@ -51,7 +51,7 @@ def transport_error(error: Exception, provider: str | None, url: str, *, begun: 
     fault = f"sent nothing for longer than the timeout{limit}" if is_silence else f"{failed}: {text}"
     remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
     result = AdapterError(reason, f"{url} {fault} ({names[0]}){remedy}", provider=provider)
-    result.__context__, result.__suppress_context__ = error, True  # the message contains all that a user needs
+    result.__context__, result.__suppress_context__ = error, True  # the message contains everything a user needs
     return result
 
 

@@ -272,7 +272,7 @@ def _may_be_older(error: LLMError) -> bool:
     return error.status is not None and 400 <= error.status < 500 and error.status not in (401, 403, 429)
 
 
-# JSON-RPC 2.0 messages of the modern and the older protocol versions
+# JSON-RPC 2.0 messages for the modern and the older protocol versions
 
 
 def request(version: str, id: int | str | None, method: str, params: Json) -> Json:

@@ -116,9 +116,12 @@ class _Wire(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         if self._left_behind:
             fault = "the MCP tools were pickled without the secrets in their headers and URL"
-            raise EngineError("missing_key", f"{fault}; list the tools again where they run", provider=PROVIDER)
+            raise EngineError(
+                "missing_key", f"{fault}; call mcp.tools(...) again in the process that runs them", provider=PROVIDER
+            )
         method, message = request.options["method"], request.options["message"]
-        path = "/" if self._ends_in_slash else ""  # some servers distinguish paths with and without a slash
+        # Some servers distinguish between paths with and without a trailing slash.
+        path = "/" if self._ends_in_slash else ""
         built = self.post(path, message, call, headers={"accept": "application/json, text/event-stream"})
         if method == "POST":
             return built
@@ -165,7 +168,7 @@ class _Decoder(FrameDecoder):
         if over or self._id is None:
             super().end(over=True)
         else:
-            fault = "the MCP server ended its answer before sending the response"
+            fault = "the MCP server closed the stream before sending the response"
             self.fail(StreamError("truncated", fault, provider=PROVIDER))
 
 
@@ -194,7 +197,7 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
     for path, place in _places(schema, ()):
         token = place[KEY]
         if not path or not isinstance(token, str) or not _TOKEN.fullmatch(token) or place.get("type") not in _TYPES:
-            message = f"{KEY} must be a valid header name, given for a string, integer or boolean property"
+            message = f"{KEY} must be a valid header name, and may be set only on a string, integer or boolean property"
             raise ValueError(f"{message}: got {str(token)[:80]!r}")
         if (name := f"mcp-param-{token.lower()}") in headers.values():
             raise ValueError(f"{KEY} {token[:80]!r} is used by two parameters")

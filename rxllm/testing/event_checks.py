@@ -238,7 +238,7 @@ class _ChatChecker:
             folded = fold_message(events)
             if events and (folded.content, folded.tool_calls) != (event.message.content, event.message.tool_calls):
                 source = "the events" if events is self._events else "the events without deltas"
-                why = f"{source} fold to {folded.content!r}, {folded.tool_calls}, but the message differs"
+                why = f"{source} fold into {folded.content!r}, {folded.tool_calls}, but the message differs"
                 raise BrokenRule("message_folded", why)
 
     def _check_step(self, event: ev.StepCompleted) -> None:
@@ -250,7 +250,7 @@ class _ChatChecker:
             return
         folded = fold(events)
         if (folded.output_text, folded.tool_calls) != (response.output_text, response.tool_calls):
-            raise BrokenRule("step_completed", f"the events fold to {folded}, but the step's response is {response}")
+            raise BrokenRule("step_completed", f"the events fold into {folded}, but the step's response is {response}")
 
     def _check_chat(self, event: ev.ChatCompleted) -> None:
         final, steps = event.result.final_response, event.result.steps

@@ -602,7 +602,7 @@ def test_a_worker_takes_its_key_from_its_environment(client: Any) -> None:
         client.run(set_key, "")
         (response,) = generate_many(adapter, ["1"], client=client, model="m").run()
         assert isinstance(response.error, EngineError)
-        assert "set OPENAI_API_KEY in the environment of the process that calls it" in str(response.error)
+        assert "in the process that uses the adapter, set OPENAI_API_KEY in the environment" in str(response.error)
         assert not server.requests
         client.run(set_key, "sk-there")
         try:
@@ -667,7 +667,7 @@ def _fail_oddly(request: Any) -> Any:
 def test_a_response_that_cannot_be_read_here_fails_alone(client: Any) -> None:
     odd, other = list(generate_many(Fake(_fail_oddly), ["odd", "a"], client=client, timeout=20.0))
     assert isinstance(odd.error, EngineError)
-    assert "cannot be read here: TypeError" in str(odd.error)
+    assert "this process cannot read the worker's response: TypeError" in str(odd.error)
     assert other.output_text == "Hi"
 
 
@@ -677,7 +677,7 @@ def test_an_engine_that_a_worker_cannot_read_is_an_error(client: Any, tmp_path: 
     only_here = __import__("only_here")
     (response,) = generate_many(Fake(only_here.shout), ["Hi"], client=client).run()
     assert isinstance(response.error, EngineError)
-    assert "No module named 'only_here'; install the same packages there as here" in str(response.error)
+    assert "No module named 'only_here'; install the same packages on the worker" in str(response.error)
 
 
 def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path) -> None:

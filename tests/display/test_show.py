@@ -219,7 +219,7 @@ def test_a_slow_screen_does_not_slow_the_stream_and_its_draws_are_dropped(board)
 def test_a_screen_that_fails_is_reported_and_the_stream_goes_on(board, caplog):
     board.draw = lambda cards, now: 1 / 0
     assert rxllm.show(answer("a", ("delay", 0.1), "b")).output_text == "ab"
-    assert "the stream is drawn again when it ends" in caplog.text
+    assert "the display will not be updated until the stream ends" in caplog.text
 
 
 def test_a_stopped_stream_is_marked_kept_and_raises_one_line(board, monkeypatch):

@@ -103,7 +103,7 @@ def test_what_else_a_store_raises_ends_the_producer_and_is_logged_once(
             await until(lambda: not runs.produced)
             gc.collect()
             assert len(caplog.records) == 1, caplog.text
-            assert f"this process has stopped producing run {id}: its store failed" in caplog.text
+            assert f"this process has stopped executing run {id}: the store failed" in caplog.text
             assert caplog.text.count("Traceback") == 1
             is_broken = False
             await take_over(runs, id)
@@ -131,7 +131,7 @@ def test_after_a_close_that_gives_up_on_its_store_the_producer_calls_it_no_more(
             await until(lambda: "append" in calls)
         await until(lambda: not runs.produced)
         assert calls[calls.index("close") + 1 :] in ([], ["release"])
-        assert [f"this process has stopped producing run {id}" in record.getMessage() for record in caplog.records] == [
+        assert [f"this process has stopped executing run {id}" in record.getMessage() for record in caplog.records] == [
             True
         ]
         async with open_runs(tmp_path / "runs.db", {"chat": build_chat}) as others:

@@ -304,7 +304,7 @@ def test_without_redis_py_it_says_what_to_install() -> None:
     code = (
         "from rxllm.durable import open_store\ntry: open_store('redis://host')\nexcept Exception as e: print(repr(e))"
     )
-    assert "EngineError('missing_dependency', \"a store in Redis needs redis-py: pip install 'rxllm[redis]'\")" in (
+    assert "EngineError('missing_dependency', \"a Redis store needs redis-py: pip install 'rxllm[redis]'\")" in (
         python_without(["redis"], code).stdout
     )
 

@@ -285,7 +285,7 @@ def test_a_run_whose_tail_is_lost_is_produced_again_from_there_and_its_watchers_
             result = await runs.result(id)
             assert isinstance(result, ChatResult)
             assert result.output_text == "".join(f"{n} " for n in range(100)) + "end"
-            assert f"this process has stopped producing run {id}: " in caplog.text
+            assert f"this process has stopped executing run {id}: " in caplog.text
             assert "has lost committed events" in caplog.text
 
     caplog.set_level(logging.WARNING)

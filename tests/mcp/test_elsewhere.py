@@ -47,7 +47,7 @@ def test_a_pickle_has_no_session_and_no_secret_and_says_so() -> None:
         assert b"s3cret" not in data
         assert b"blue" in data
         text = outcome(calling(pickle.loads(data), "f", x=1).run())
-        assert "pickled without the secrets in their headers and URL; list the tools again where they run" in text
+        assert "pickled without the secrets in their headers and URL; call mcp.tools(...) again in the process" in text
         assert len(server.requests) == 2
 
 
