@@ -200,7 +200,7 @@ _EXPECTED = {
 _STATEMENTS = {
     "empty": "must not be empty",
     "duplicate_name": "must not contain two tools with the same name",
-    "reserved_tool_name": "must not be auto, none or required, which tool_choice reserves",
+    "reserved_tool_name": "must not be 'auto', 'none' or 'required', which are reserved for tool_choice",
     "requires_json_schema": "requires response_format=json_schema(...)",
     "required": "must be the id of the tool call that the message answers",
     "result_without_call": "must be the id of a tool call in an earlier message; keep the assistant's message "
@@ -209,7 +209,7 @@ _STATEMENTS = {
     "error_required_for_status": "must contain an 'error' while the session has this status",
     "required_for_operation": "must be set for this operation",
     "not_allowed_for_operation": "must not be set for this operation",
-    "must_be_empty": "must be empty to generate an image",
+    "must_be_empty": "must be empty when the operation is 'generate'",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
 """Maps fault codes to error messages that do not show the invalid value."""

@@ -221,7 +221,7 @@ def test_the_error_s_text_says_what_to_write_instead() -> None:
         validate.request(wrong)
     assert caught.value.message == (
         "validation failed: invalid_request (messages.1 must be Message, not 5; "
-        "tools.0.name must not be auto, none or required, which tool_choice reserves; "
+        "tools.0.name must not be 'auto', 'none' or 'required', which are reserved for tool_choice; "
         "max_tokens must be an integer >= 1, not 0; seed must be int or None, not 1.5)"
     )
 

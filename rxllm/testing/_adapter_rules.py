@@ -101,7 +101,7 @@ def assert_adapter(
     ``sends_tool_name``         the request includes a tool's name          if the service does not support tools
     ``sends_tool_description``  the request includes a tool's description   if the service does not support tools
     ``sends_tool_schema``       the request includes a tool's schema        if the service does not support tools
-    ``sends_call_id``           a tool's result includes its call's id      never
+    ``sends_call_id``           a tool's result includes the call's id      never
     ``sends_temperature``       temperature is sent as a JSON number        if the service has no temperature setting
     ``sends_options``           options={...} are passed through            if it accepts only certain options
     ``sends_key``               api_key is in a header or the URL           if the server needs no key

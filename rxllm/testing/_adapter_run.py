@@ -106,7 +106,7 @@ SENT_RULES: dict[str, str] = {
     "sends_tool_name": "a tool's name is sent",
     "sends_tool_description": "a tool's description is sent",
     "sends_tool_schema": "a tool's schema is sent",
-    "sends_call_id": "a tool's result includes its call's id, if the call has one",
+    "sends_call_id": "a tool's result includes the id of the call that it answers, if the call has an id",
     "sends_temperature": "temperature is sent as a JSON number",
     "sends_options": "options={...} are passed through",
     "sends_key": "the call's api_key is sent in a header or the URL, not in the body",

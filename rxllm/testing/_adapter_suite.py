@@ -153,7 +153,7 @@ class AdapterConformance:
     def refusal(self, reason: str) -> Script:
         """Return a script that refuses the call for this `reason`."""
         if reason not in self.reasons:
-            pytest.skip(f"the service cannot refuse a call for the reason {reason}")
+            pytest.skip(f"the suite's `reasons` do not include {reason}")
         return Script(error=AdapterError(reason, request_id=REQUEST_ID))
 
     def waiting(self, reason: str) -> dict[str, Any]:

@@ -193,7 +193,7 @@ def _run_tapes(origin: Path | Observable[Any], operators: Sequence[Operator]) ->
             Run(load_tapes(origin)[index], operators, shown).start()
 
         row = _run_tape(tape, operators)
-        # To save memory, rows hold no events, and `notes` runs the pipeline again.
+        # To save memory, rows hold no events, so `notes` runs the pipeline again.
         yield row if row.outcome == "unreadable" else replace(row, _again=again)
 
 

@@ -73,7 +73,7 @@ def assert_operator(
     =====================  ====================================================  =======================================
     ``cold``               nothing happens before it is subscribed to            never
     ``once``               it subscribes to its source once                      if it subscribes again (retry, repeat)
-    ``scheduler``          it passes the subscription's scheduler on             if it sets its source's scheduler
+    ``scheduler``          it passes on the scheduler given to subscribe()       if it sets its source's scheduler
     ``ends``               it ends once, and emits nothing afterwards            if it never ends by itself
     ``ends_with_source``   it ends when its source does                          if it ends early or late (take, delay)
     ``errors``             the source's exception passes at once, unchanged      if it handles errors (catch, fallback)
@@ -194,7 +194,7 @@ def _once(tested: Tested) -> None:
     expect(len(source.uses) == 1, f"there were {len(source.uses)} subscriptions")
 
 
-@OPERATOR_RULES.rule("scheduler", "it passes the subscription's scheduler on")
+@OPERATOR_RULES.rule("scheduler", "it passes on the scheduler given to subscribe()")
 def _scheduler(tested: Tested) -> None:
     clock = Clock()
     source = Source(tested.items, clock=clock)

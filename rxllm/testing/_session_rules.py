@@ -99,7 +99,7 @@ async def _content(place: _Place) -> None:
 
 
 @SESSION_STORE_RULES.rule(
-    "version", "saving requires the stored version and increases it, whichever store object is used"
+    "version", "save() accepts only the stored version, and increases it, whichever store object is used"
 )
 async def _version(place: _Place) -> None:
     await place.conflicts(1, "version 1 of a new session")

@@ -284,7 +284,7 @@ class _Run:
         parts = [
             f"seed {self.seed}: " + "\n".join(self.problems),
             f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults),
-            f"the trace has {len(self.loop.trace)} lines; these are the last, except for task steps:"
+            f"the trace has {len(self.loop.trace)} lines; these are the last lines that are not task steps:"
             + "".join(f"\n{line}" for line in shown),
             f"repeat it with simulate({getattr(self.app, '__qualname__', self.app)}, seed={self.seed}, {self.options})",
         ]
@@ -339,7 +339,12 @@ def _check_arguments(app: object, seed: object, faults: Any, cancel: object, lim
     check("seed", seed, type(seed) is int, "a whole number")
     is_collection = not isinstance(faults, str) and isinstance(faults, Collection)
     kinds: list[object] = list(cast(Collection[object], faults)) if is_collection else [None]
-    check("faults", cast(object, faults), all(kind in FAULTS for kind in kinds), f"a collection of {', '.join(FAULTS)}")
+    check(
+        "faults",
+        cast(object, faults),
+        all(kind in FAULTS for kind in kinds),
+        f"a collection of fault kinds ({', '.join(FAULTS)})",
+    )
     if cancel is not None and (type(cancel) is not int or cancel < 1):
         raise invalid_option("cancel", must_be("None, or a step number (1 or greater)", cancel))
     check("limit", limit, is_positive(limit), "a positive number of seconds")

@@ -322,7 +322,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
 def _make_refusal(name: str) -> Callable[..., NoReturn]:
     def refuse(*args: Any, **options: Any) -> NoReturn:
         fault = f"a simulation is cut off from the operating system and has no loop.{name}"
-        raise NotImplementedError(f"{fault}: to serve, use world.serve(...); replace anything else with a stand-in")
+        raise NotImplementedError(
+            f"{fault}: to run a server, use world.serve(...); for any other purpose, replace the code that needs the "
+            "operating system with a stand-in"
+        )
 
     return refuse
 

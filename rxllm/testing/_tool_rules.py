@@ -163,13 +163,13 @@ def _failure(executor: Executor) -> None:
     expect("no such city" in content, f"the model got {content!r}")
 
 
-@EXECUTOR_RULES.rule("halt", "a tool that halts stops the chat")
+@EXECUTOR_RULES.rule("halt", "if a tool returns a Halt, the chat stops")
 def _halt(executor: Executor) -> None:
     event = _event(executor, lambda arguments: halt("enough", 42), ToolHalt)
     expect((event.reason, event.result) == ("enough", 42), f"the event was {event!r}")
 
 
-@EXECUTOR_RULES.rule("question", "a tool that asks the user a question stops the chat with that question")
+@EXECUTOR_RULES.rule("question", "if a tool asks the user a question, the chat stops with that question")
 def _question(executor: Executor) -> None:
     event = _event(executor, lambda arguments: ask_user("Which?"), AskUserRequested)
     expect(event.question == "Which?", f"the event was {event!r}")

@@ -85,7 +85,7 @@ class Reply:
     def __post_init__(self) -> None:
         body: Any = self.body
         if isinstance(body, str) or not isinstance(body, Iterable):
-            raise TypeError(f"a body must be bytes, or an iterable of bytes, Pause and Cut, not {body!r}")
+            raise TypeError(f"a body must be bytes, or an iterable of bytes, Pause and Cut objects, not {body!r}")
         if isinstance(body, Sequence) and not isinstance(body, bytes):
             for item in cast(Sequence[Any], body):
                 check_item(item)
@@ -400,7 +400,7 @@ def check_script(script: Any) -> Script:
 
 def check_item(item: Any) -> None:
     if not isinstance(item, bytes | Pause | Cut):
-        raise TypeError(f"a body must be made of bytes, Pause and Cut, not {item!r}")
+        raise TypeError(f"a body may contain only bytes, Pause and Cut objects, not {item!r}")
 
 
 # Frames in OpenAI's chat format

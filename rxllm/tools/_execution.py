@@ -160,7 +160,7 @@ class ToolExecution(abc.DisposableBase):
     def _make_key(self) -> str:
         if not self._is_whole:
             fault = "has no idempotency key yet: the model is still writing the arguments"
-            remedy = "read all streams to their end first, or declare the tool without eager=True"
+            remedy = "first read all the streams to the end, or declare the tool without eager=True"
             raise RuntimeError(f"the call to {self._tool.name!r} {fault}; {remedy}")
         return self._key_of(self._models_call)
 
@@ -327,7 +327,7 @@ class AgentExecution(ToolExecution):
         agent = cast(AgentTool, self._tool)
         self._journal = None  # the calls and tools inside the agent are recorded instead
         if len(self._caller.scope.path) > MOST_DEEP:
-            message = f"the agent {agent.name!r} is nested in {MOST_DEEP} tool calls, which is the maximum"
+            message = f"the agent {agent.name!r} is nested more than {MOST_DEEP} tool calls deep"
             self._fail(tool_error(self._call, "handler_raised", f"{message}; nest fewer agents"))
             return
         self._arm()

@@ -283,7 +283,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
     },
-    # An entry that is a single name is rxllm's own name for the option.
+    # If the advice on an option is a single name, that is rxllm's own name for the option.
     "call": {
         "openai_api_key anthropic_api_key google_api_key": "api_key",
         "extra_headers": "headers",
@@ -307,9 +307,11 @@ ADVICE: dict[str, dict[str, str]] = {
             "for several answers, write `rxllm.generate_many(engine, [request] * {count})`"
         ),
         "max_retries num_retries retries": (
-            "write `retry={'max_attempts': {attempts}}`, which includes the first attempt, or `retry=False`"
+            "write `retry={'max_attempts': {attempts}}`, or `retry=False`; max_attempts includes the first attempt"
         ),
-        "max_attempts": "write `retry={'max_attempts': {count}}`, which includes the first attempt, or `retry=False`",
+        "max_attempts": (
+            "write `retry={'max_attempts': {count}}`, or `retry=False`; max_attempts includes the first attempt"
+        ),
         "top_k top_a": _PASS_ON,  # rxllm's `top_p` is a different option
         "system system_prompt system_message system_instruction instructions": (
             f"{_SYSTEM}; for an agent, write `engine.as_tool(name=..., system=...)`"
@@ -322,11 +324,11 @@ ADVICE: dict[str, dict[str, str]] = {
             "`rxllm.stream(...)`"
         ),
         "base_url api_base endpoint azure_endpoint openai_api_base": (
-            "pass the URL to the engine, `rxllm.Engine.from_model('openai:...', base_url=...)`, or to an adapter, "
-            "`rxllm.OpenAIChat(base_url=...)`"
+            "pass the URL to the engine, as in `rxllm.Engine.from_model('openai:...', base_url=...)`, or to an "
+            "adapter, as in `rxllm.OpenAIChat(base_url=...)`"
         ),
         "client http_client async_client http_async_client": (
-            "pass an HTTP client to the adapter, `rxllm.OpenAIChat(client=...)`, and a Dask client to "
+            "pass an HTTP client to the adapter, as in `rxllm.OpenAIChat(client=...)`, and a Dask client to "
             "`rxllm.cluster.generate_many`"
         ),
         "default_headers": "to send them with every call, pass them to the adapter: `rxllm.OpenAIChat(headers={...})`",
@@ -362,7 +364,9 @@ ADVICE: dict[str, dict[str, str]] = {
             "write `reasoning_effort='low'`, or another value that the provider accepts; if the provider has its own "
             "option for this, pass it in `options={...}`"
         ),
-        "json_mode response_mime_type": "write `response_format={'type': 'json_object'}`, or a type",
+        "json_mode response_mime_type": (
+            "write `response_format={'type': 'json_object'}`, or pass a type as response_format"
+        ),
         "deps dependencies": "write `context={'name': ...}`, which tools receive as `rxllm.ToolContext.context`",
         "config generation_config model_settings settings": (
             "write each setting as an option, such as `temperature=0.0`; for all calls, write "
@@ -398,8 +402,8 @@ ADVICE: dict[str, dict[str, str]] = {
     },
     "Engine(...)": {
         "headers timeout": (
-            'pass it to the adapter, `Engine.from_model("openai:gpt-5", {name}=...)`, or to every call, '
-            "`params={'{name}': ...}`"
+            'to pass it to the adapter, write `Engine.from_model("openai:gpt-5", {name}=...)`; to pass it to every '
+            "call, write `params={'{name}': ...}`"
         ),
         "api_key base_url client": 'pass it to the adapter: `Engine.from_model("openai:gpt-5", {name}=...)`',
         "budget": "write it as an operator: `operators=[rxllm.operators.budget({value})]`",
@@ -410,10 +414,11 @@ ADVICE: dict[str, dict[str, str]] = {
     },
     "HTTPBase(...)": {
         "model model_name": (
-            'pass the model to the engine, `Engine({owner}(...), model="...")`, or to the call, `model="..."`'
+            'pass the model to the engine, as in `Engine({owner}(...), model="...")`, or to the call, as in '
+            '`model="..."`'
         ),
         "max_retries retry": (
-            'write `Engine({owner}(...), retry={"max_attempts": 3})`, which includes the first attempt'
+            'write `Engine({owner}(...), retry={"max_attempts": 3})`; max_attempts includes the first attempt'
         ),
         "temperature top_p max_tokens stop seed reasoning_effort tools response_format": (
             'pass it to the call or, for all calls, to the engine: `params={"{name}": ...}`'
@@ -450,15 +455,15 @@ ADVICE: dict[str, dict[str, str]] = {
             "`(await {call}).{attribute}` in async code"
         ),
         "operator": "{operator} is an operator: write `.pipe(ops.{operator}(...))`",
-        "attribute": "it has not run yet; iterate over its items, or write `.run()` or await to get its result",
+        "attribute": "it has not run yet; iterate over its items, or use `.run()` or await to get its result",
         "item sum mapping": "it has not run yet; write `{call}.run()`, or await it in async code",
         "json": (
             "a Stream has no JSON form, because it has not run yet; write `return await stream` or, in a web server, "
             "`return rxllm.web.streaming_response(stream)`"
         ),
         "thread message": "it is a stream that has not run yet: write `.run()`, or await it",
-        "tools": "`.run()` or await is missing; write `tools=mcp.tools(url).run()`",
-        "setting": "`.run()` or await is missing",
+        "tools": "the Stream has not run yet; write `tools=mcp.tools(url).run()`, or await it in async code",
+        "setting": "the Stream has not run yet; write `.run()`, or await it in async code",
     },
 }
 """Advice on wrong names, keyed by place and then by name.

@@ -99,7 +99,8 @@ def encode(item: Any, is_result: bool = False) -> Any:
         case _:
             name = type(item).__name__
             raise not_serializable(
-                f"{name} has no JSON form; use dataclasses.replace to set the field that contains it to None"
+                f"{name} has no JSON form, so the field that contains it must be None; "
+                "set the field with dataclasses.replace"
             )
 
 
@@ -242,7 +243,7 @@ def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
     """Return an error of the class `cls` made from the fields in `data`. Unknown fields are ignored."""
     reason = data.get("reason")
     if "reason" in data and not (isinstance(reason, str) and reason in cls.REASONS):
-        raise wrong("unknown", f"{cls.__name__} has no reason {brief(reason)}", "reason")
+        raise wrong("unknown", f"{brief(reason)} is not a reason of {cls.__name__}", "reason")
     return _construct(cls, decode_fields(cls, ("reason",), readers_of(cls.__init__), data))
 
 
@@ -328,7 +329,7 @@ def _decode_bytes(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
-        raise wrong("invalid_base64", "bytes must be base64 text") from error
+        raise wrong("invalid_base64", "bytes must be encoded as base64 text") from error
 
 
 @cache

@@ -78,7 +78,7 @@ class Image(Value):
         """
         match = _DATA_URI.fullmatch(uri.strip())
         if match is None:
-            message = f"uri is not a data URI: got {uri[:30]!r}; write data:, the MIME type, a comma and the data"
+            message = f"uri must be a data URI, such as 'data:image/png;base64,...', not {uri[:30]!r}"
             raise ValidationError("invalid_image_request", message, errors=[(("source",), "invalid_data_uri")])
         mime_type, data = match["type"].lower() or None, unquote_to_bytes(match["data"])
         if match["parameters"].lower().endswith(";base64"):

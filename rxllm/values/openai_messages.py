@@ -235,7 +235,7 @@ def _write_content(message: Message) -> Any:
 def _write_text(part: Part) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
-    raise _has_no_form(part, "only text outside user messages")
+    raise _has_no_form(part, "only text in system, assistant and tool messages")
 
 
 def write_part(part: Part) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def write_part(part: Part) -> dict[str, Any]:
         case ProviderPart(provider="openai", data={"type": "file", "file": _} as data):
             return dict(data)
         case _:
-            raise _has_no_form(part, "only text, images, and files or audio with inline data")
+            raise _has_no_form(part, "only text, images (as data or URLs) and other files (as data, not URLs)")
 
 
 def _write_image(image: Image, detail: str) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def _write_file(mime_type: str, data: bytes, name: Any) -> dict[str, Any]:
 
 
 def _has_no_form(part: Part, carried: str) -> ValidationError:
-    fault = f"has no place in OpenAI's format, which supports {carried}: got {shown(part)}"
+    fault = f"cannot be represented in OpenAI's format, which supports {carried}: got {shown(part)}"
     return ValidationError("not_serializable", errors=[((), fault)])
 
 

@@ -37,7 +37,7 @@ PartialState = Literal["missing", "growing", "done"]
 
 _CONTAINERS = ("{", "[")
 _CLOSING = {"{": "}", "[": "]", '"': '"'}
-_NOT_READ: Any = msgspec.UNSET  # copies and pickles keep the identity of this object
+_NOT_READ: Any = msgspec.UNSET  # UNSET is still the same object after it is copied or unpickled
 
 
 class Partial(Generic[T]):

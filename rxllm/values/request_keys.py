@@ -133,7 +133,8 @@ def _text(data: Any) -> str:
 
 def _undescribed(schema: Any) -> Any:
     match schema:
-        case dict():  # if "description" is a property's name, its value is a schema, so it is kept
+        case dict():
+            # A description is text. If the value of "description" is a schema, "description" is a property's name.
             items = cast(dict[str, Any], schema).items()
             return {name: _undescribed(item) for name, item in items if name != "description" or type(item) is not str}
         case list():

@@ -98,7 +98,7 @@ def _warn_unchecked() -> None:
 @lru_cache(maxsize=256)
 def _compiled(text: bytes) -> _Checked:
     if len(text) > MAX_BYTES:
-        return _skip_checks(text, f"it has more than {MAX_BYTES} bytes")
+        return _skip_checks(text, f"it is larger than {MAX_BYTES} bytes")
     document = _Document(decode_json(text))
     if len(document.schemas) > MAX_SCHEMAS:
         return _skip_checks(text, f"it has more than {MAX_SCHEMAS} subschemas")
@@ -110,7 +110,9 @@ def _compiled(text: bytes) -> _Checked:
     if depth < 0:
         return _skip_checks(text, "it branches too much")
     if depth < MAX_DEPTH:
-        log.warning("a JSON schema branches too much to check data deeper than %s levels: %.80s", depth, text.decode())
+        log.warning(
+            "a JSON schema branches too much, so data deeper than %s levels is not checked: %.80s", depth, text.decode()
+        )
     return _Checked(validator, depth, document.count_applied(depth))
 
 

@@ -259,7 +259,7 @@ def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
     """Decode an answer, which may be wrapped in an object with the single field ``value``."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
-    except Exception:  # a lone surrogate raises a different error
+    except Exception:  # a DecodeError or, for a lone surrogate, a UnicodeEncodeError
         return decode(text)
     try:
         return decode(bytes(wrapped.value).decode())

@@ -82,7 +82,10 @@ class Session(Value):
             remedy = "to continue, write dataclasses.replace(session, status='idle')"
             raise SessionError("session_in_error_state", f"the session has failed (see metadata['error']); {remedy}")
         if operation not in self.legal:
-            message = f"{operation} is not legal while the session is {self.status}; legal now: {', '.join(self.legal)}"
+            message = (
+                f"{operation} is not allowed while the session is {self.status}; "
+                f"the allowed operations are {', '.join(self.legal)}"
+            )
             metadata = {"operation": operation, "status": self.status, "legal": list(self.legal)}
             raise SessionError("invalid_status_for_operation", message, metadata=metadata)
 

@@ -116,7 +116,10 @@ def argument_streams(
         inner, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
         if not _is_stream(inner):
             if _has_stream(inner):
-                remedy = "write Stream[str] for text or Stream[T] for a list, without None or another type around it"
+                remedy = (
+                    "write Stream[str] for text or Stream[T] for a list; "
+                    "do not make it optional or wrap it in another type"
+                )
                 raise TypeError(f"the tool {name!r} cannot have the parameter {signed}; {remedy}")
             if streams:
                 fault = f"has the parameter {signed.name!r} after a Stream"
@@ -127,7 +130,10 @@ def argument_streams(
             remedy = "write Stream[str] for text or Stream[T] for a list, without a default"
             raise TypeError(f"the tool {name!r} cannot have the parameter {signed}; {remedy}")
         if not (inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)):
-            raise TypeError(f"the tool {name!r} has a parameter annotated with Stream; write async def")
+            raise TypeError(
+                f"the tool {name!r} has a parameter annotated with Stream, "
+                "so its function must be declared with async def"
+            )
         (item,) = get_args(inner)
         whole: Any = str if item is str else list[item]
         make_stream = (get_origin(inner) or inner)._of_argument

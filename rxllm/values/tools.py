@@ -174,7 +174,9 @@ class Tool(Value):
             raise ValidationError("invalid_tool", f"timeout {fault}", errors=[(("timeout",), fault)])
         for flag in ("manual", "approval", "idempotent", "eager"):
             if not isinstance(getattr(self, flag), bool):
-                raise TypeError(f"{flag} of the tool {self.name!r} {must_be('True or False', getattr(self, flag))}")
+                raise TypeError(
+                    f"the option {flag} of the tool {self.name!r} {must_be('True or False', getattr(self, flag))}"
+                )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.description!r})"

@@ -29,7 +29,10 @@ _FORWARDED = ("forwarded", "via", "x-forwarded", "x-real-ip", "x-client-ip", "x-
 """Prefixes of the header names that proxies add. Behind a proxy, every client appears to be local."""
 
 _FOREIGN = "pages on other sites cannot use this endpoint; list a site in origins= to allow it"
-_LOCAL = "this endpoint serves only its own machine; to decide who else may use it, pass web.chat(..., allow=function)"
+_LOCAL = (
+    "this endpoint accepts requests only from its own machine; to decide who else may use it, write "
+    "web.chat(..., allow=function)"
+)
 
 
 class ChatRequest:

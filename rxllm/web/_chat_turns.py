@@ -132,4 +132,4 @@ async def in_time(work: Awaitable[T]) -> T:
         raise
     except Exception as error:
         log.error("web.chat: the store failed", exc_info=error)
-        raise RefusedError(500, "the store of this server has failed", "store_failed") from error
+        raise RefusedError(500, "this server's store has failed", "store_failed") from error

@@ -116,7 +116,7 @@ def _refuse_unsupported(fields: Frame) -> None:
     known = {*_FIELDS, *OPTIONS, *NOTES, *NEUTRAL}
     for name, value in fields.items():
         if name not in known:
-            raise wrong(name[:80], f"this server does not know the parameter {name[:80]!r}", "unknown_parameter")
+            raise wrong(name[:80], f"this server does not recognize the parameter {name[:80]!r}", "unknown_parameter")
         if name in NEUTRAL and value not in NEUTRAL[name]:
             allowed = msgspec.json.encode(NEUTRAL[name][0]).decode()
             raise wrong(name, f"{name} is not supported; omit it, or set it to {allowed}", "unsupported_parameter")

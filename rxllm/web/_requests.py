@@ -157,7 +157,7 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
 
 def check_id(id: object, *path: str) -> str:
     """Return `id` if it is a valid conversation id; otherwise raise ``ValidationError``."""
-    # Databases reject NUL, and line breaks could forge log entries.
+    # Databases reject NUL, and line breaks could be used to forge log entries.
     if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or not id.isprintable():
         raise wrong(f"must be a string of 1 to {MAX_ID} printable characters", *path)
     return id
@@ -187,7 +187,8 @@ class StoredConversation:
         self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
         question = None if is_thread else stored.pending_tool_call_id
-        self.question = question or next(open_questions(self.thread), None)  # the id of the call that asked it
+        # The id of the tool call that asks the open question, or None if no question is open.
+        self.question = question or next(open_questions(self.thread), None)
         self.approvals: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._client_tools = client_tools
@@ -246,7 +247,8 @@ class StoredConversation:
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
         # This is the Knuth-Morris-Pratt prefix function. A plain search would take seconds in long threads.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]
-        borders = [0]  # [i] is the length of the longest proper prefix of `items[: i + 1]` that is also its suffix
+        # borders[i] is the length of the longest proper prefix of `items[: i + 1]` that is also a suffix of that slice.
+        borders = [0]
         for item in items[1:]:
             n = borders[-1]
             while n and items[n] != item:

@@ -221,7 +221,7 @@ class Decoder:
         self.calls: dict[str, list[str]] = {}  # the pieces of each open call's arguments, by call id
         self.names: dict[str, str] = {}  # the tool name of every call, by call id
         self.unanswered: set[str] = set()  # the ids of the complete calls that have no result yet
-        self._covered = 0  # how many of the next frames yield no events
+        self._covered = 0  # the number of upcoming frames that yield no events
         self._is_ended = False
         self._is_finished = False
 
@@ -274,7 +274,7 @@ class Decoder:
     def _read_own(self, data: Any) -> list[ev.Event]:
         covers = data.get("covers", 0)
         if not isinstance(covers, int) or covers < 0:
-            raise ValueError("covers is not a frame count")
+            raise ValueError("the field 'covers' must be an integer, 0 or greater")
         self._covered = covers
         return [self.fold.unpacked(data)] if "event" in data else []
 

@@ -109,7 +109,7 @@ class Blocks:
         self._folded: list[Event] = []  # the events that are folded into the message
         self._open: Literal["text", "thinking"] | None = None
         self._reported_id: str | None = None
-        self._id = ""  # the id that the open block has in its events
+        self._id = ""  # the id used in the open block's events
         self._ids = BlockIds()
         self._pieces: list[str] = []
         self._signature: str | None = None

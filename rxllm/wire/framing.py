@@ -124,10 +124,10 @@ class SSEDecoder(PendingFrame):
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
         super().__init__(max_frame=max_frame)
-        self.is_json = False  # see rule 4 of server-sent events
+        self.is_json = False  # whether rule 4 of server-sent events applies (see the module's docstring)
         self._event = "message"
         self._data: list[bytes] = []
-        self._size = 0  # how many bytes `_data` contains, if it has several lines
+        self._size = 0  # the length of the joined `_data` in bytes, kept only while `_data` has several lines
         self._started = False
         self._after_cr = False
 
@@ -362,7 +362,7 @@ class JSONArrayDecoder(PendingFrame):
         if byte == b"]":
             self.ended = True
             return at
-        # Nearly every read contains just one element, so try that once.
+        # Nearly every read contains exactly one element, so try that case first.
         end = data.rfind(b"}") + 1
         if byte == b"{" and not frames and end - at <= self.max_frame and _is_element(data[at:end]):
             frames.append(data[at:end])

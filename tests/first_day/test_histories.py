@@ -330,7 +330,7 @@ def test_what_a_chat_has_made_can_be_written() -> None:
     ],
 )
 def test_what_openai_s_form_cannot_carry_is_not_left_out_silently(message: Message) -> None:
-    with pytest.raises(ValidationError, match=r"messages.1.content.0 has no place in OpenAI's form") as caught:
+    with pytest.raises(ValidationError, match=r"messages.1.content.0 cannot be represented in OpenAI's form") as caught:
         (Thread() + "Hi" + message).to_openai()
     assert caught.value.reason == "not_serializable"
 

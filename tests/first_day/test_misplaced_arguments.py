@@ -35,7 +35,7 @@ def fault(make: Any, *args: Any, **options: Any) -> str:
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_a_model_belongs_to_the_engine(adapter: Any) -> None:
     name = adapter.__name__
-    expected = f"{name} has no option 'model'; pass the model to the engine, Engine({name}(...), model=\"...\")"
+    expected = f"{name} has no option 'model'; pass the model to the engine, as in Engine({name}(...), model=\"...\")"
     assert fault(adapter, model="m", base_url="http://x.example").startswith(expected)
 
 

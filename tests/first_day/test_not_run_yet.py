@@ -77,7 +77,7 @@ def test_a_notebook_shows_it_as_the_value_of_a_cell() -> None:
         (rxllm.stream(engine, "Hi"), "halted_reason", "stream(...).pipe(ops.to_chat_result()).run().halted_reason"),
         (rxllm.stream(engine, "Hi"), "text", "text is an operator: write .pipe(ops.text(...))"),
         (rxllm.stream(engine, "Hi").pipe(ops.text()), "words", "words is an operator: write .pipe(ops.words(...))"),
-        (rxllm.stream(engine, "Hi").pipe(ops.text()), "upper", "iterate over its items, or write .run() or await"),
+        (rxllm.stream(engine, "Hi").pipe(ops.text()), "upper", "iterate over its items, or use .run() or await"),
         (rxllm.generate(engine, "Hi"), "fiter", "(did you mean 'filter'?)"),
     ],
 )

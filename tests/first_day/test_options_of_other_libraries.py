@@ -128,7 +128,7 @@ def test_a_header_that_is_no_text_is_named_without_any_value() -> None:
 def test_retries_are_attempts() -> None:
     for name in ("max_retries", "num_retries"):
         assert "retry={'max_attempts': 3}" in refusal(name, 2)
-        assert "retry={'max_attempts': 6}, which includes the first attempt" in refusal(name, 5)
+        assert "retry={'max_attempts': 6}, or retry=False; max_attempts includes the first attempt" in refusal(name, 5)
     assert "retry={'max_attempts': 5}" in refusal("max_attempts", 5)
     assert "retry={'max_attempts': 3}" in refusal("retries", None)
     down = AdapterError("provider_unavailable")

@@ -288,9 +288,9 @@ def test_a_command_in_one_string_and_a_stream_in_place_of_tools_say_what_to_writ
         mcp.tools("python shop.py")
     with scripted() as server:
         for tools in (mcp.tools(server.url), [mcp.tools(server.url)]):
-            with pytest.raises(ValidationError, match=r"\.run\(\) or await is missing"):
+            with pytest.raises(ValidationError, match=r"the Stream has not run yet; write .*\.run\(\), or await"):
                 rxllm.chat(Fake("Hi."), "Hi.", tools=tools)  # pyright: ignore[reportArgumentType]
-        with pytest.raises(EngineError, match=r"\.run\(\) or await is missing"):
+        with pytest.raises(EngineError, match=r"the Stream has not run yet; write .*\.run\(\), or await"):
             Engine(Fake("Hi."), tools=mcp.tools(server.url))  # pyright: ignore[reportArgumentType]
         assert not server.requests
 

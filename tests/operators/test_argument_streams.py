@@ -147,11 +147,11 @@ async def bounded_by_pydantic(text: Annotated[Stream[str], pydantic.Field(patter
     ("function", "remedy"),
     [
         (plain_after, "put it before 'text'"),
-        (not_async, "write async def"),
+        (not_async, "must be declared with async def"),
         (with_default, r"write Stream\[str\]"),
         (of_nothing, r"write Stream\[str\]"),
-        (or_none, r"write Stream\[str\].*without None"),
-        (in_a_list, r"write Stream\[str\].*or another type around it"),
+        (or_none, r"write Stream\[str\].*do not make it optional"),
+        (in_a_list, r"write Stream\[str\].*or wrap it in another type"),
         (bounded_text, "maxLength.*check them in the function"),
         (bounded_list, "minItems.*check them in the function"),
         (bounded_by_pydantic, "pattern.*check them in the function"),
@@ -414,7 +414,7 @@ def test_a_call_that_is_not_complete_has_no_key() -> None:
 
     message = error_of(stepped(dictating("save", '{"text": "', "b", '"}'), save)).message
     assert "has no idempotency key yet" in message
-    assert "read all streams to their end first" in message
+    assert "first read all the streams to the end" in message
 
 
 @pytest.mark.parametrize("eager", [None, False])

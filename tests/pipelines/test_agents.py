@@ -292,7 +292,7 @@ def test_agents_inside_agents_are_bounded() -> None:
     assert [(depth, str(error)) for depth, error in ends if error is not None] == [
         (
             16,
-            "the agent 'poet' is nested in 16 tool calls, which is the maximum; nest fewer agents",
+            "the agent 'poet' is nested more than 16 tool calls deep; nest fewer agents",
         )
     ]
 

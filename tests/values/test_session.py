@@ -127,7 +127,7 @@ def test_a_session_that_has_failed_allows_nothing() -> None:
         assert caught.value.reason == "session_in_error_state"
     with pytest.raises(SessionError, match="has failed"):
         FAILED.submit_tool_result("a", "x")
-    with pytest.raises(SessionError, match="submit_tool_result is not legal while the session is idle"):
+    with pytest.raises(SessionError, match="submit_tool_result is not allowed while the session is idle"):
         Session().submit_tool_result("a", "x")
 
 
