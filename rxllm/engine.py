@@ -342,9 +342,9 @@ def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any
 
 def _check_entries(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, Iterable) or isinstance(value, str):
-        raise _invalid(f"{name} {must_be('a list or another iterable', value)}")
+        raise _invalid(f"{name} {must_be('a list or other iterable', value)}")
     if isinstance(value, Awaitable):
-        raise _invalid(f"{name} {must_be('a list or another iterable', value)}; {advice('Stream', 'setting')}")
+        raise _invalid(f"{name} {must_be('a list or other iterable', value)}; {advice('Stream', 'setting')}")
     entries = tuple(cast(Iterable[Any], value))
     if name == "operators":
         try:

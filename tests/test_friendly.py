@@ -26,7 +26,7 @@ def test_what_is_no_tool(given: Any) -> None:
 @pytest.mark.parametrize("name", ["tools", "operators", "observers"])
 @pytest.mark.parametrize("given", [3, None, "abc", rxllm.tool(name="one")])
 def test_one_where_several_belong(name: str, given: Any) -> None:
-    with pytest.raises(EngineError, match=f"an engine's {name} must be a list or another iterable, not"):
+    with pytest.raises(EngineError, match=f"an engine's {name} must be a list or other iterable, not"):
         Engine(Fake("Hi"), **{name: given})
 
 

@@ -124,7 +124,9 @@ class Log:
             if "type" in data:
                 return data, 0
             if data["v"] != VERSION:
-                raise ValueError(f"its format has version {data['v']!r}, but this rxllm reads version {VERSION}")
+                raise ValueError(
+                    f"its format has version {data['v']!r}, but this version of rxllm reads only version {VERSION}"
+                )
             if not 0 <= data["before"] < number:
                 raise ValueError(f"it refers to event {data['before']!r}, which is not an earlier event")
             return data, data["before"]

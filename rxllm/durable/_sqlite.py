@@ -351,7 +351,7 @@ def _has_tables(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) 
     application, version = _rows(db, "PRAGMA application_id")[0][0], _rows(db, "PRAGMA user_version")[0][0]
     if application == APPLICATION and version != VERSION:
         raise unavailable(
-            f"its schema has version {version}, but this rxllm reads version {VERSION}; "
+            f"its schema has version {version}, but this version of rxllm reads only version {VERSION}; "
             "use the rxllm version that wrote it, or another path"
         )
     if application != APPLICATION and _rows(db, "SELECT 1 FROM sqlite_master LIMIT 1"):
