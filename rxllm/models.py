@@ -155,8 +155,11 @@ def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelI
         raise invalid_option("require", f"{unknown[0]!r} is not a capability; choose from {', '.join(CAPABILITIES)}")
     able = [entry for entry in _entries.values() if all(getattr(entry, name) is True for name in wanted)]
     if not able:
-        fault = f"none of the {len(_entries)} models in the catalogue has {', '.join(wanted) or 'an entry'}"
-        raise EngineError("missing_model", f"{fault}; see models.put")
+        fault = (
+            "the catalogue has no suitable model "
+            f"(models: {len(_entries)}; required: {', '.join(wanted) or 'an entry'})"
+        )
+        raise EngineError("missing_model", f"{fault}; add one with models.put")
     places = {name: place for place, name in enumerate(providers)}
     return min(able, key=lambda entry: places.get(_canonical(entry.provider), len(places)))
 

@@ -108,7 +108,10 @@ def tell_taken(group: Group, taken: Iterable[str]) -> None:
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
         for point in points[name]:
-            _warn_once(f"{_describe(point)} is ignored, because rxllm itself uses its name; import it from its module")
+            _warn_once(
+                f"{_describe(point)} is ignored, because rxllm itself uses that name; "
+                "to use the plugin, import it from its own module"
+            )
 
 
 def _point(group: Group, name: str) -> EntryPoint:
@@ -170,7 +173,7 @@ def _failure(
     point: EntryPoint, what: str, error: BaseException, reason: str = "missing_dependency", remedy: str = ""
 ) -> EngineError:
     name, version = _identity(point.dist)
-    again = f"Try: pip install --upgrade {name}; or: pip uninstall {name}" if name else "Reinstall or remove it"
+    again = f'Try "pip install --upgrade {name}" or "pip uninstall {name}"' if name else "Reinstall or remove it"
     message = f"{_describe(point)} {what}: {type(error).__name__}: {error}. {remedy or again}"
     return EngineError(reason, message, metadata={"distribution": name, "version": version})
 

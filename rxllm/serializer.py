@@ -108,7 +108,7 @@ def to_json(value: Value | LLMError | Event | list[Any]) -> str:
     try:
         data = to_data(value)
         text = _write_text(data)
-        # Escape text that contains a lone surrogate, because it could not be written to a file.
+        # Escape text that contains a lone surrogate, because such text cannot be written to a file.
         return text if is_encodable(text) else json.dumps(data, allow_nan=False)
     except RecursionError as error:
         raise _too_deep(value) from error
@@ -276,7 +276,7 @@ def _read_root(data: Any, expected: Any) -> Any:
 def _read_object(data: dict[str, Any], expected: Any) -> Any:
     version = data.get("v", VERSION)
     if version != VERSION:
-        message = f"the data has version {version!r}, but this rxllm reads version {VERSION}"
+        message = f"the data has version {version!r}, but this version of rxllm reads only version {VERSION}"
         raise wrong("unknown_version", message, "v")
     cls: type[Any] = _class_of(data, expected)
     if expected is not None and not issubclass(cls, expected):

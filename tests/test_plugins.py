@@ -100,7 +100,7 @@ def test_the_repr_of_one_says_what_it_is_and_whose(install: Install) -> None:
 
 def test_an_unknown_one_names_those_there_are(install: Install) -> None:
     install("loud", "1.0", operator("shout", "loud:shout"))
-    with pytest.raises(AttributeError, match=r"'shut'; the installed ones are: .*shout") as caught:
+    with pytest.raises(AttributeError, match=r"'shut'; the available operators are: .*shout") as caught:
         _ = operators.plugins.shut
     assert caught.value.name == "shut"
     assert not hasattr(operators.plugins, "shut")

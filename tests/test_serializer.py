@@ -207,7 +207,7 @@ def test_a_parameter_of_a_generic_class_is_not_looked_at() -> None:
 
 
 def test_a_version_that_is_not_known_is_refused() -> None:
-    with pytest.raises(ValidationError, match="version 2, but this rxllm reads version 1"):
+    with pytest.raises(ValidationError, match="version 2, but this version of rxllm reads only version 1"):
         from_json('{"$": "Usage", "v": 2}')
     assert faults('{"$": "Usage", "v": "1"}') == ((("v",), "unknown_version"),)
 

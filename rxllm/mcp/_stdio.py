@@ -306,7 +306,8 @@ class Process(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self._has_exited.set()
-        # Allow time to read earlier output. Do not wait for its end, because a descendant may keep the pipe open.
+        # Allow time to read the output that is still in the pipe. Do not wait for end-of-file, because a child process
+        # of the server may keep the pipe open.
         code = self._transport.get_returncode()
         self._loop.call_later(0.05, self._fail, "has ended" if code is None else f"has ended with exit code {code}")
 

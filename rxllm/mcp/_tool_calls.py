@@ -64,7 +64,7 @@ async def call_tool(
                 return call.output(result)
             questions = Questions.required(result, known)
             known = Questions()
-        raise malformed(f"it asked to be called again {MAX_ROUNDS} times")
+        raise malformed(f"it has asked {MAX_ROUNDS} times to be called again")
     except ToolError:
         raise
     except LLMError as error:
@@ -178,7 +178,7 @@ class Questions(msgspec.Struct):
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
         if not requests and (found or state is None):
-            raise malformed("it asked for input without a question")
+            raise malformed("it asked for input but sent no question")
         for request in requests.values():
             if request.get("method") != "elicitation/create":
                 raise AdapterError("unsupported_feature", f"it asked for {str(request)[:80]}", provider=PROVIDER)

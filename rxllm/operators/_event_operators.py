@@ -334,7 +334,7 @@ class Plugins:
             make = installed.load("rxllm.operators", name)
         except KeyError:
             known = ", ".join(dir(self)) or "none"
-            message = f"no installed package adds an operator named {name!r}; the installed ones are: {known}"
+            message = f"no installed package adds an operator named {name!r}; the available operators are: {known}"
             raise AttributeError(message, name=name, obj=self) from None
         return OperatorMaker(f"plugins.{name}", make, partial(installed.about, "rxllm.operators", name))
 

@@ -365,7 +365,9 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     except Exception as error:  # for example, a NameError from an unresolvable type hint
         raise invalid_option(name, f"{must_be('a type that JSON can be parsed into', target)}: {error}") from error
     if not callable(parser):
-        raise invalid_option(name, must_be("a type for JSON values, a function or a response_format", target))
+        raise invalid_option(
+            name, must_be("a function, a response_format or a type that JSON can be parsed into", target)
+        )
     return parser
 
 

@@ -133,7 +133,7 @@ def guard(
     check_function("check", check)
     sees_before = call_fault(check, "") is not None
     fits = not sees_before or call_fault(check, "", "") is None
-    check_argument("check", check, fits, "a function that takes a text, or a text and the text before it")
+    check_argument("check", check, fits, "a function that takes a string, or a string and the text that precedes it")
     check_argument("every", every, every == "sentence" or is_count(every), "'sentence' or a number of characters")
     check_argument("on_late", on_late, on_late in ("fail", "release"), "'fail' or 'release'")
     if max_lag is not None or on_late == "release":
@@ -183,7 +183,7 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # The checks of the first part that has not passed, and of later parts.
+        self._checks: deque[_Check] = deque()  # One check per part, from the first part that has not passed.
         self._pending: deque[_Check] = deque()  # The checks that have not started yet.
         self._running: list[_Check] = []
         self._passed = 0  # The number of the last part that passed.
@@ -297,7 +297,7 @@ class _Guard(abc.DisposableBase):
         while (step := self._next()) is not None:
             try:
                 step()
-            except BaseException as error:  # The subscriber raised an exception that our caller may not report.
+            except BaseException as error:  # The subscriber raised this error, and our caller might not report it.
                 self.dispose()
                 fail(self._observer, error)
 
@@ -333,7 +333,7 @@ class _Guard(abc.DisposableBase):
                 return partial(self._release, waiting)
         if self._tripped:
             number, error = next((check.part.number, check.error) for check in self._checks if check.error is not None)
-            # If unchecked text may not be released, wait until all earlier text has passed.
+            # If unchecked text must not be released, wait until all earlier text has passed.
             return partial(self._cut, error) if self._may_release or number == self._checks[0].part.number else None
         while self._pending and self._pending[0].is_done:
             self._pending.popleft()

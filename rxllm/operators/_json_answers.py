@@ -135,7 +135,8 @@ class _Growing:
     def on_close(self, at: int) -> None:
         node, shape = self._path.pop()
         is_part = bool(self._path) and node is not self._value()
-        self._changed |= is_part or not node.shows(shape, at)  # the whole answer is not done until the stream ends
+        # The answer as a whole is complete only when the stream ends.
+        self._changed |= is_part or not node.shows(shape, at)
         node.end = at
 
     def _value(self) -> Node | None:
@@ -184,7 +185,7 @@ class _TextAt:
         self._scanner = JSONScanner(self)
         self._place = PathMatch([None if key == "*" else key for key in path])
         self._parts: list[str] = []
-        self._path: tuple[Key, ...] | None = None  # the path of the open string, if it matches
+        self._path: tuple[Key, ...] | None = None  # the path of the open string; None if the string is not wanted
         self._found: list[TextAt] = []
 
     def feed(self, text: str) -> Iterable[TextAt]:

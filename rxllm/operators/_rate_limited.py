@@ -324,8 +324,8 @@ class _Queue:
 
     def __reduce__(self) -> NoReturn:
         message = (
-            "a rate limit cannot be pickled; leave it in an engine's operators for rxllm.cluster, or create it in the "
-            "process that receives the pickle"
+            "a rate limit cannot be pickled; to use it with rxllm.cluster, put it into the engine's operators; "
+            "otherwise, create it in the process that receives the pickle"
         )
         raise TypeError(message)
 
@@ -428,7 +428,7 @@ class _RateWindow:
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
-        self._entries: list[Entry] = []  # sorted by time, which is in the future for a planned retry
+        self._entries: list[Entry] = []  # sorted by time; the time of a planned retry is in the future
         self._total = 0.0
 
     def earliest(self, amount: float, at: float) -> float:

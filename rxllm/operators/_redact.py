@@ -205,7 +205,8 @@ class Redactor:
 
 
 _LOOKS_AHEAD = re.compile(r"\(\?[=!]")
-_AT_THE_END = re.compile(r"\$|\\B")  # more text can change how these match, which partial matching ignores
+# More text can change whether these match, but partial matching does not take that into account.
+_AT_THE_END = re.compile(r"\$|\\B")
 
 
 class _Redacting:
@@ -336,7 +337,7 @@ class _Mapping:
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
         self._steps: list[tuple[StepResult, StepResult]] = []  # Each original step and its replacement.
-        # The indexes of steps in `_steps`, by the length of the step's thread.
+        # Maps the length of a thread to indexes in `_steps`. The steps at these indexes have threads of that length.
         self._places: defaultdict[int, list[int]] = defaultdict(list)
         self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
@@ -441,7 +442,7 @@ class _Mapping:
 
 
 def _without_agents(message: Message) -> Message:
-    # Ignore the threads of halted agents, which only messages in the chat's thread contain.
+    # Ignore the threads of halted agents, because only the messages in the chat's own thread contain those threads.
     if AGENTS not in message.metadata:
         return message
     return replace(message, metadata={key: value for key, value in message.metadata.items() if key != AGENTS})

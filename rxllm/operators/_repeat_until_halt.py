@@ -136,22 +136,22 @@ def repeat_until_halt(
     ``ChatCompleted`` that contains the error. An ``ErrorEvent`` in the first step has the same effect. All steps
     share one request id and one budget.
 
-    `steer` is an Observable of texts or messages that the user sends during the chat. It may emit from any thread. Each
-    chat subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end of the current
-    sentence. The text so far becomes the model's message (finish reason ``stop``, raw finish reason ``steered``). With
-    ``"step"``, the model finishes its response first. Thinking, running tools and responses with tool calls are never
-    interrupted. After the step, each message is emitted as ``Steered``, and the model answers them all. `max_turns` and
-    `halt_when` still apply.
+    `steer` is an Observable of strings or user messages, which the user sends during the chat. The Observable may emit
+    from any thread. Each chat subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end
+    of the current sentence. The text so far becomes the model's message (finish reason ``stop``, raw finish reason
+    ``steered``). With ``"step"``, the model finishes its response first. Thinking, running tools and responses with
+    tool calls are never interrupted. After the step, each message is emitted as ``Steered``, and the model answers them
+    all. `max_turns` and `halt_when` still apply.
 
     A message is unused if no turn is left or the chat is already halting. It is then emitted as
     ``Steered(message, used=False)``. The chat's metadata lists it under ``unused_steering``. Blank messages are
-    ignored. If `steer` fails or emits anything but texts and messages, the chat ends with an ``on_error``.
+    ignored. If `steer` fails or emits anything but strings and user messages, the chat ends with an ``on_error``.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments. If a step has no ``StepCompleted``, the stream
     ends with ``on_error`` and a ``StreamError("malformed_event")``.
     """
     check_function("ask", ask)
-    check_instance("steer", steer, Observable | None, "an Observable of texts or user messages")
+    check_instance("steer", steer, Observable | None, "an Observable of strings or user messages")
     check("steer_at", steer_at, steer_at in ("sentence", "step"), "'sentence' or 'step'")
     check_count("max_turns", max_turns)
     for name, function in (("halt_when", halt_when), ("finalize", finalize)):

@@ -99,10 +99,12 @@ class Steering(abc.DisposableBase):
     def _add(self, item: Any) -> None:
         message = user(item) if isinstance(item, str) else item
         if not isinstance(message, Message) or message.role != "user":
-            expected = "an Observable of texts or user messages"
+            expected = "an Observable of strings or user messages"
             raise invalid_option("steer", f"{must_be(expected, item)}; write, for example, steer.map(rxllm.user)")
         if len(self._waiting) == MOST:
-            raise StreamError("overflow", f"steer has {MOST} messages waiting for one step; emit fewer messages")
+            raise StreamError(
+                "overflow", f"{MOST} messages from steer are already waiting for the next step; emit fewer messages"
+            )
         if message.text.strip() or not all(isinstance(part, TextPart) for part in message.parts):
             self._waiting.append(message)
 
@@ -215,7 +217,9 @@ class _UntilSentence:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        self._keep([*self._seen, *closing, end])  # kept before disposal, because a journal also records a disposal
+        # Keep these events before the source is disposed. Disposing it causes the journal to record a response that was
+        # disposed early.
+        self._keep([*self._seen, *closing, end])
         self._end([*last, *closing, end])
 
     def _end(self, events: Sequence[Event]) -> None:

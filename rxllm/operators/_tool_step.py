@@ -111,7 +111,7 @@ class ToolStep(abc.DisposableBase):
         self._eager.clear()
         self._feeds.clear()
         self._source.dispose()
-        # The source is disposed first, because that makes a journal record the response.
+        # The source must be disposed before this call, because disposing it causes the journal to record the response.
         self._early.settle(is_used=False)
         self._scheduled.dispose()
         self._dispose_tools()
@@ -223,8 +223,8 @@ class ToolStep(abc.DisposableBase):
         if not self._settings.is_eager(tool) or "error" in event.metadata or event.metadata.get("server"):
             return False
         if isinstance(tool, AgentTool) and (not tool.eager or self._scope.journal is not None):
-            # An agent counts as idempotent because it is journaled, whatever its tools do. A discarded agent would
-            # leave records of its own in the journal.
+            # Every agent is marked as idempotent, even if its tools are not, so it starts early only if its own `eager`
+            # is True. With a journal, no agent starts early, because a discarded agent would leave its records there.
             return False
         return self._is_serial() and self._early.is_possible
 
@@ -238,7 +238,7 @@ class ToolStep(abc.DisposableBase):
         self._feeds.clear()
         self._early.discard()
         if self._tools is not None:
-            for event in self._tools.void(f"{reason}, so the tool was stopped and its result is not used"):
+            for event in self._tools.void(f"{reason}, so this tool was stopped and its result is not used"):
                 self._deliver(event)
 
     def _veto(self, call: ToolCall) -> None:
@@ -246,7 +246,7 @@ class ToolStep(abc.DisposableBase):
         self._source.dispose()
         self._feeds.clear()
         *completions, end = close_response(self._state, VETOED, call)
-        reason = f"the response was ended by the tool {call.name!r}, so the tool was stopped and its result is not used"
+        reason = f"the tool {call.name!r} ended the response, so this tool was stopped and its result is not used"
         for event in [*completions, *self._step_tools().cut(call, reason), end]:
             self._deliver(event)
         self._on_completed()
@@ -334,7 +334,7 @@ class ToolStep(abc.DisposableBase):
         return runnable, {"manual_tool_calls": tuple(manual), "approval_tool_calls": tuple(waiting)}
 
     def _deliver(self, event: Event) -> None:
-        # If the subscriber raises an exception, no caller is left to propagate it.
+        # If the subscriber raises an exception, there is no caller left to which the exception could propagate.
         self._waiting.note(event)
         try:
             self._emit(event)

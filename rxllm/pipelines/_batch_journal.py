@@ -198,7 +198,7 @@ class Journal:
 
     def _cut_off(self, file: FileIO, text: bytes) -> None:
         """Remove `text`, the unfinished last line, from the file. Raises an error if the file is not a journal."""
-        start = text.rstrip(b"\0")  # if the machine crashed, the file can end with zero bytes
+        start = text.rstrip(b"\0")  # after a machine crash, the file can end with NUL bytes
         if start[: len(_HEAD)] != _HEAD[: len(start)]:
             raise self._not_a_journal(None, text)
         file.truncate(self._size)
@@ -232,7 +232,7 @@ class Journal:
         head = json.dumps({name: value for name, value in names.items() if value is not None})
         try:
             data = serializer.to_json(replace(response, parsed=None))
-        except ValidationError as error:  # an operator has put something that JSON cannot express into the metadata
+        except ValidationError as error:  # an operator has put something into the metadata that JSON cannot express
             raise self._journal_error(error) from error
         text = f'{head[:-1]}, "response": {data}}}\n'.encode()
         with self._lock, self._typed_errors():

@@ -202,7 +202,7 @@ def _refuse_text_model(provider: str, name: str | None) -> None:
 
 
 def _check_options(opts: Mapping[str, Any]) -> dict[str, Any]:
-    # Chat options use `response_format` differently.
+    # Leave out `response_format`, because it would be checked as the chat option of that name.
     checked_options(ImageOptions, Engine(), {name: value for name, value in opts.items() if name != "response_format"})
     options = set_options(opts)
     fields = {name: options[name] for name in _FIELDS if name in options}

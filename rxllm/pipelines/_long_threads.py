@@ -268,7 +268,7 @@ def _replace_older(request: Request, older: Sequence[Message], tokens: int, resp
 def _send_whole(sent: Request, error: Exception, _: Any) -> Observable[Prepared]:
     if not isinstance(error, LLMError):
         return throw(error)
-    _log.warning("the conversation could not be summarized, so it is sent as it is: %s", type(error).__name__)
+    _log.warning("the conversation could not be summarized, so it is sent in full: %s", type(error).__name__)
     return just(Prepared(sent, event=Custom("thread_compaction_failed", {"error": error})))
 
 
@@ -293,7 +293,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
     """
     starts: list[int] = []
     reach = _last_results(messages)
-    answered = -1  # the index of the last result of any call so far
+    answered = -1  # an exchange can start only after this index
     for i, message in enumerate(messages):
         if message.role != "system" and (not starts or message.role == "user") and answered < i:
             starts.append(i)

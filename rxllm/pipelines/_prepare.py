@@ -51,7 +51,7 @@ def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answ
             return annotate_answer(answer_result(result.request), result)
         if isinstance(result, Request):
             return prepare_request(functions, result, answer, index + 1)
-        fault = must_be("a function that returns a Request, changed or unchanged", result)
+        fault = must_be("a function that returns a Request (the one that it was given, or a changed copy)", result)
         raise ValidationError(
             "invalid_request", errors=[(("prepare", index), f"{fault}; to refuse a request, raise an error")]
         )
@@ -160,7 +160,8 @@ class _HeldBack:
         self._lock = threading.Lock()
         self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)
-        self._end: Callable[[], None] | None = None  # ends the subscription; set if the answer ends before the check
+        # Ends the subscription. It is set if the answer ends before the check does.
+        self._end: Callable[[], None] | None = None
         self._answer = SingleAssignmentDisposable()
 
     def start(

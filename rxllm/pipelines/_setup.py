@@ -202,9 +202,9 @@ def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
             check("requests", id, type(id) in (str, int), "a mapping whose keys are strings or integers")
         return [_entry(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
     if isinstance(values, str | Mapping | Value):
-        raise invalid_option("requests", "must be a list or another iterable; for a single request, use generate")
+        raise invalid_option("requests", "must be a list or other iterable; for a single request, use generate")
     if not isinstance(values, Iterable):
-        raise invalid_option("requests", must_be("a list or another iterable", values))
+        raise invalid_option("requests", must_be("a list or other iterable", values))
     return [_entry(index, value) for index, value in enumerate(cast(Iterable[Any], values))], None
 
 

@@ -120,7 +120,10 @@ def agent_ids(call: AgentCall) -> dict[str, str]:
     return ids
 
 
-_BEGUN = "is a call to an agent that has started; answer the calls inside the agent, or deny this call with False"
+_BEGUN = (
+    "is a call to an agent or tool that has already started; answer the open calls or the question inside it, "
+    "or deny this call by passing False"
+)
 _AMBIGUOUS = "is the id of several pending tool calls, because ids can contain a '/'; pass approve=... instead"
 
 
@@ -265,7 +268,10 @@ class Answers(msgspec.Struct, frozen=True):
         answers: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
         faults = [((name, id), fault) for name, by_id in answers.items() for id in by_id if id not in known]
         asking = set(_asking(agents))
-        asks = "is the id of a tool call that asked a question; answer with the id {!r}, or deny the call in approvals"
+        asks = (
+            "is the id of a tool call that asked a question; pass the answer as results={{{!r}: ...}}, "
+            "or use approvals to deny the call"
+        )
         faults += [(("results", id), asks.format(nested_id(id, QUESTION))) for id in self.results if id in asking]
         faults += [(("approvals", id), "also has a result; choose one") for id in self.approvals if id in self.results]
         faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]

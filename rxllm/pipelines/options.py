@@ -238,7 +238,7 @@ def _call_remedy(function: str, parameters: list[Parameter]) -> str:
 def _argument_remedy(parameters: list[Parameter], args: tuple[Any, ...]) -> str:
     if len(args) > sum(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in parameters):
         return "with options as keyword arguments; to send a picture, put it into the message: rxllm.user(text, path)"
-    return "with the engine first, such as 'openai:gpt-5'"
+    return "with an engine, such as 'openai:gpt-5', as the first argument"
 
 
 @cache

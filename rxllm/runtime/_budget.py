@@ -139,7 +139,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         with self._lock:
             if self._tokens is not None and (used := self._committed()) + tokens > self._tokens:
                 raise _refusal("tokens", self._tokens, used, tokens)
-            # If the price is unknown, it is enough that some dollars are left.
+            # If the price is unknown, allow the call as long as any of the dollar budget is left.
             if self._usd is not None:
                 spent = self._committed_usd()
                 if spent >= self._usd if usd is None else spent + usd > self._usd:
@@ -282,12 +282,14 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
     remaining = max(limit - used, 0)
     needs = f", and this request may use {needed:.10g}" if needed else ""
     remedy = "raise the budget, or pass a smaller max_tokens" if needed else "raise the budget"
-    message = f"the budget has {remaining:.10g} of {limit:.10g} {unit} left{needs}: the request is not sent; {remedy}"
+    message = (
+        f"the budget has {remaining:.10g} of {limit:.10g} {unit} left{needs}, so the request was not sent; {remedy}"
+    )
     return StreamError("budget_exceeded", message, metadata={"limit": name, "left": remaining, "needed": needed})
 
 
 def unpriced_call(name: str) -> ValidationError:
-    fault = f"is a dollar limit, but the price of {shown(name)} is unknown, so the request is not sent"
+    fault = f"is a dollar limit, but the price of {shown(name)} is unknown, so the request was not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) or unpriced="allow" to a Budget'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"
     return invalid_option("usd", f"{fault}; {remedy}{package}")

@@ -66,7 +66,7 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
 
 
 def _close_unstarted(value: Any) -> None:
-    # Otherwise, Python would warn that the coroutine was never awaited.
+    # Close a coroutine that has not started, because Python would otherwise warn that it was never awaited.
     if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
         value.close()
 
@@ -82,7 +82,7 @@ def verdict_error(check: Any, verdict: Any) -> StreamError | None:
         reason = shorten(verdict, _LONGEST_REASON)
         metadata = {"guard": name, "reason": reason}
         return StreamError("guard_tripped", f"the guard {name!r} tripped: {reason}", metadata=metadata)
-    remedy = "return None or True to pass, or False or a reason (text) to stop"
+    remedy = "to pass, return None or True; to stop the stream, return False or the reason as a string"
     message = f"the guard {name!r} returned {shown(verdict)}, which is not a verdict; {remedy}"
     return StreamError("guard_failed", message, metadata={"guard": name})
 

@@ -67,7 +67,10 @@ def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
 
     Raises ``ValidationError("invalid_option")`` if `factory` is not a function.
     """
-    remedy = "a function that returns a new async iterator, such as an async generator function without parentheses"
+    remedy = (
+        "a function that returns a new async iterator, such as an async generator function "
+        "(the function itself, not its result)"
+    )
     check("factory", factory, callable(factory), remedy)
 
     async def body(pump: Pump[T]) -> None:

@@ -64,7 +64,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
         self._observer = observer
         self._emit = observer.on_next
         loop = running_loop()
-        # If `run` blocks the running loop, it runs the stream on another one.
+        # While `run()` blocks the running loop, the stream runs on a different loop.
         self._loop = loop if chosen_loop() is loop else None
         self._thread = get_ident()  # on Python 3.11, this is faster than finding the running loop
         self._waiting: deque[Callable[[], None]] = deque()  # an item stays at the front until it has been delivered
@@ -327,7 +327,7 @@ class Stream(StreamMethods[T]):
 
         def __getattr__(self, name: str) -> Any:
             methods = (method for method in dir(type(self)) if not method.startswith("_"))
-            # Do not pass `obj` to the error, or Python would append its own suggestion.
+            # Do not pass `obj` to the error. Otherwise, Python would append its own suggestion.
             raise AttributeError(self._origin.missing_attribute(name, methods), name=name)
 
     if not TYPE_CHECKING:

@@ -219,7 +219,7 @@ def on_portal() -> Generator[Portal]:
     """
     chosen = portal()
     if threading.current_thread() is chosen.thread:
-        raise RuntimeError("rxllm's own event loop cannot wait for its own calls; use await or async for instead")
+        raise RuntimeError("rxllm's own event loop cannot wait for its own calls; use 'await' or 'async for' instead")
     place, loop = current_place.get(), running_loop()
     is_read = place.is_read or not is_daemon_worker()
     blocked = place.blocked_loops if loop is None else place.blocked_loops | {loop}

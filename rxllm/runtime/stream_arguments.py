@@ -145,7 +145,7 @@ class NotEncodable:
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # doctest and inspect look it up everywhere
+        if name == "__wrapped__":  # doctest and inspect look up this name on every object
             raise AttributeError(name)
         raise TypeError(advice("Stream", "json"))
 

@@ -97,7 +97,7 @@ class DaemonThreads(ThreadPoolExecutor):
         job.add_done_callback(self._on_returned)  # if the job is already done, this is called at once
         logging.getLogger("rxllm").warning(
             "%s was cancelled or timed out, but keeps running, because Python cannot stop a thread "
-            "(such threads still running: %d)",
+            "(number of such threads that are still running: %d)",
             what,
             self.left,
         )
@@ -110,7 +110,7 @@ class DaemonThreads(ThreadPoolExecutor):
         try:
             _Worker(target=self._work, name="rxllm-worker", daemon=True).start()
             self._idle += 1
-        except RuntimeError:  # at shutdown, the job must wait for a running thread
+        except RuntimeError:  # no thread can start at shutdown, so an existing thread must run the job
             self._idle += 1
 
     def _work(self) -> None:
@@ -235,7 +235,7 @@ class Drain:
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:
-                log.warning("rxllm's loop has not run for %g s at exit: a callback is blocking it", FIRST_SECONDS)
+                log.warning("at exit, rxllm's event loop has been blocked by a callback for %g s", FIRST_SECONDS)
                 return
             ticks = self._ticks
 

@@ -75,10 +75,10 @@ def assert_adapter(
     ==========================  ==========================================  ==========================================
     rule                        what is checked                             when to omit it
     ==========================  ==========================================  ==========================================
-    ``adapter``                 it has stream(), or is an async generator   never
+    ``adapter``                 it is an async generator or has stream()    never
     ``answers``                 the call succeeds                           never; the other rules depend on it
     ``typed_error``             every error is an LLMError                  never
-    ``error_event``             an error after an event is an ErrorEvent    never
+    ``error_event``             errors after an event become ErrorEvents    never
     ``says``                    it emits text, thinking, a part or a call   if the model may stay silent
     ``understood``              its chunks are valid and recognized         if other code reads its raw chunks
     ``usage``                   no token count is negative                  if it also reports usage corrections
@@ -127,7 +127,10 @@ def assert_adapter(
     report(broken)
 
 
-@ADAPTER_RULES.rule("adapter", "it has a stream(request, call) that returns an Observable, or is an async generator")
+@ADAPTER_RULES.rule(
+    "adapter",
+    "it is an async generator function, or has a method stream(request, call) that is one or returns an Observable",
+)
 def _adapter(run: AdapterRun) -> None:
     try:
         run.bare()
@@ -138,7 +141,7 @@ def _adapter(run: AdapterRun) -> None:
 # Rules for one call
 
 
-@ADAPTER_RULES.rule("answers", "the call, on which all other rules depend, succeeds")
+@ADAPTER_RULES.rule("answers", "the call succeeds (all other rules depend on this one)")
 def _answers(run: AdapterRun) -> None:
     observed = run.observed
     refused = isinstance(observed.error, LLMError) and not observed.events
@@ -154,7 +157,7 @@ def _typed_error(run: AdapterRun) -> None:
     expect(error is None or isinstance(error, LLMError), f"it raised {error!r}", error)
 
 
-@ADAPTER_RULES.rule("error_event", "an error after the first event is an ErrorEvent")
+@ADAPTER_RULES.rule("error_event", "an error after the first event is emitted as an ErrorEvent")
 def _error_event(run: AdapterRun) -> None:
     events, error = run.observed.events, run.observed.error
     expect(error is None or not events, f"it raised {error!r} after {len(events)} events", error)
@@ -297,7 +300,7 @@ def _decoder(run: AdapterRun) -> None:
         case [*_, ErrorEvent(error=StreamError(reason="truncated"))]:
             pass
         case events:
-            raise AssertionError(f'without any bytes, it emitted {clip(events)} instead of a "truncated" error')
+            raise AssertionError(f'when given no bytes, it emitted {clip(events)} instead of a "truncated" error')
 
 
 @ADAPTER_RULES.rule("chunks", "its decoder emits the same events however the bytes are cut")

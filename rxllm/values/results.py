@@ -150,7 +150,7 @@ def rows(results: Iterable[Response[Any] | StepResult[Any] | ChatResult[Any]]) -
     """
     items = list[Any](results)
     are_results = all(isinstance(item, Response | StepResult | ChatResult) for item in items)
-    check("results", items, are_results, "a list or another iterable of Responses, StepResults or ChatResults")
+    check("results", items, are_results, "a list or other iterable of Responses, StepResults or ChatResults")
     parsed = [_parsed_cells(item.parsed) for item in items]
     blank = {name: None for cells in parsed for name in cells}
     return [_row(item, blank | cells) for item, cells in zip(items, parsed, strict=True)]

@@ -223,8 +223,9 @@ class SSEDecoder(PendingFrame):
         name, _, text = line.partition(b":")
         text = text.removeprefix(b" ")
         if name == b"data":
-            self._size = (self._size if len(self._data) > 1 else sum(map(len, self._data))) + len(text) + 1
-            self._oversized = self._size > self.max_frame + 1
+            size = self._size if len(self._data) > 1 else sum(map(len, self._data))
+            self._size = size + len(text) + bool(self._data)
+            self._oversized = self._size > self.max_frame
             self._data.append(text)
         elif name == b"event":
             self._event = text.decode(errors="replace") or "message"

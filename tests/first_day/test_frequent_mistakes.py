@@ -125,7 +125,8 @@ def test_a_forgotten_engine(function: Any) -> None:
     with pytest.raises(TypeError, match=r"missing 1 required positional argument") as caught:
         function("Hi")
     name = "request" if "generate" in function.__name__ else "thread"
-    remedy = f"write {function.__name__}(engine, {name}, ...), with the engine first, such as 'openai:gpt-5'"
+    call = f"{function.__name__}(engine, {name}, ...)"
+    remedy = f"write {call}, with an engine, such as 'openai:gpt-5', as the first argument"
     assert str(caught.value).endswith(remedy)
 
 

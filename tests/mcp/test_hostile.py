@@ -154,8 +154,8 @@ def test_a_call_that_goes_wrong_is_an_error_that_the_model_reads() -> None:
     assert "has no result" in answered(lambda message: Reply.of_json({"jsonrpc": "2.0", "id": message["id"]}))
     assert "has no result" in answered(lambda message: reply_to(message, [1]))
     assert "not base64" in answered({"content": [{"type": "image", "data": "%%%", "mimeType": "image/png"}]})
-    assert "10 times" in answered({"resultType": "input_required", "requestState": "s"}, tool_timeout=20.0)
-    assert "without a question" in answered({"resultType": "input_required"})
+    assert "asked 10 times" in answered({"resultType": "input_required", "requestState": "s"}, tool_timeout=20.0)
+    assert "sent no question" in answered({"resultType": "input_required"})
     assert "sampling" in answered(
         {"resultType": "input_required", "inputRequests": {"a": {"method": "sampling/createMessage", "params": {}}}}
     )

@@ -332,7 +332,7 @@ def test_what_is_no_verdict_never_passes(verdict: Any) -> None:
         error = last(through(ops.guard(judge), said(["One."])))
         assert error.reason == "guard_failed"
         assert "which is not a verdict" in error.message
-        assert "return None or True to pass" in error.message
+        assert "to pass, return None or True" in error.message
 
 
 def test_what_a_check_raises_stops_the_stream() -> None:

@@ -427,7 +427,7 @@ def test_a_message_may_be_a_picture_alone() -> None:
 def test_what_is_no_message_of_the_users_ends_the_chat(item: Any) -> None:
     typist = Typist(("There was ", item))
     source = rxllm.stream(Fake(STORY), "Hi", steer=typist.steer).pipe(ops.tap(typist.see))
-    with pytest.raises(ValidationError, match=r"steer must be an Observable of texts or user messages, not ") as caught:
+    with pytest.raises(ValidationError, match=r"steer must be an Observable of strings or user messages") as caught:
         source.run()
     assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", ("steer",))
     assert not any(isinstance(event, ChatCompleted) for event in typist.events)
@@ -454,7 +454,7 @@ def test_an_error_at_the_subscription_ends_the_chat() -> None:
 
 
 def test_more_messages_than_a_user_types_are_refused() -> None:
-    with pytest.raises(StreamError, match="steer has 1024 messages waiting for one step") as caught:
+    with pytest.raises(StreamError, match="1024 messages from steer are already waiting for the next step") as caught:
         rxllm.chat(Fake("Hi"), "Hi", steer=from_iterable("x" * 2000)).run()
     assert caught.value.reason == "overflow"
 

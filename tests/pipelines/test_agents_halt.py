@@ -307,9 +307,9 @@ def test_the_call_of_the_agent_can_be_answered_or_denied_itself() -> None:
     assert answered.output_text == "I have: never mind"
     denied = rxllm.resume(engine, halted, approvals={"c1": "not now"}).run()
     assert "not now" in denied.output_text
-    with pytest.raises(ValidationError, match="an agent that has started"):
+    with pytest.raises(ValidationError, match="an agent or tool that has already started"):
         rxllm.resume(engine, halted, approvals={"c1": True}).run()
-    with pytest.raises(ValidationError, match="an agent that has started"):
+    with pytest.raises(ValidationError, match="an agent or tool that has already started"):
         rxllm.resume(engine, halted, approvals={"c1": True, "c1/x": True}).run()
     assert ran == []
     by_hand = rxllm.chat(engine, halted.thread + tool_result("c1", "by hand")).run()

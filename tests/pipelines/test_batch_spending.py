@@ -51,7 +51,7 @@ def test_requests_beyond_the_limit_are_not_sent(tmp_path: Path, ordered: bool, i
     assert spent(responses) == pytest.approx(3 * (PROMPT + 10) / 100)
     refused = next(response for response in responses if response.error)
     assert isinstance(refused.error, StreamError)
-    assert "the request is not sent" in refused.error.message
+    assert "the request was not sent" in refused.error.message
     assert (refused.finish_reason, refused.output_text) == ("error", "")
 
 

@@ -406,14 +406,14 @@ def test_what_is_no_request_raises_at_the_call_and_is_named(asked: Any, index: i
 )
 def test_one_request_is_not_many(alone: Any) -> None:
     with pytest.raises(
-        rxllm.ValidationError, match="requests must be a list or another iterable; for a single request, use generate"
+        rxllm.ValidationError, match="requests must be a list or other iterable; for a single request, use generate"
     ):
         rxllm.generate_many(Fake("Hi"), alone)
 
 
 @pytest.mark.parametrize("none", [None, 5, print])
 def test_what_is_no_list_of_requests_raises_at_the_call(none: Any) -> None:
-    with pytest.raises(rxllm.ValidationError, match="requests must be a list or another iterable, not ") as caught:
+    with pytest.raises(rxllm.ValidationError, match="requests must be a list or other iterable, not ") as caught:
         rxllm.generate_many(Fake("Hi"), none)
     assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", ("requests",))
 

@@ -109,7 +109,7 @@ def test_a_result_for_the_call_in_place_of_its_question_is_refused_with_the_righ
     calls = [CALL, ToolCall("a1", "clerk", {"prompt": "Book."})]
     halted = rxllm.chat(Fake(calls), "Book.", tools=[*tools, clerk]).run()
     for id in ("c1", "a1/c1"):
-        with pytest.raises(rxllm.ValidationError, match=f"asked a question; answer with the id '{id}/question'"):
+        with pytest.raises(rxllm.ValidationError, match=rf"question; pass the answer as results=\{{'{id}/question': "):
             rxllm.resume(Fake("?"), stored(halted), results={id: "first"}, tools=[*tools, clerk]).run()
 
 
@@ -144,7 +144,7 @@ def test_a_call_that_was_interrupted_after_the_reply_may_be_approved_to_run_agai
     model, tools = Fake(CALL, "Done."), [booking(runs)]
     halted = rxllm.chat(model, "Book.", tools=tools).run()
     halted = rxllm.resume(model, halted, results={"c1/question": "first"}, tools=tools).run()
-    with pytest.raises(rxllm.ValidationError, match="is a call to an agent that has started"):
+    with pytest.raises(rxllm.ValidationError, match="is a call to an agent or tool that has already started"):
         rxllm.resume(model, halted, approvals={"c1": True}, tools=tools).run()
     events = rxllm.stream_resume(model, halted, results={"c1/question": "2A"}, tools=tools)
     halted = events.pipe(ops.journaled(Interrupted()), ops.to_chat_result()).run()

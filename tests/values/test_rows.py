@@ -183,7 +183,7 @@ def test_seconds_are_those_that_a_provider_reports(timings: Any, seconds: float 
 
 @pytest.mark.parametrize("wrong", [["Hi"], "Hi", [None], {"a": Response()}, [[Response()]]])
 def test_what_is_not_a_result_is_refused(wrong: Any) -> None:
-    with pytest.raises(ValidationError, match="results must be a list or another iterable of Responses"):
+    with pytest.raises(ValidationError, match="results must be a list or other iterable of Responses"):
         rows(wrong)
 
 
