@@ -129,3 +129,13 @@ def test_any_cut_gives_the_same_frames(pieces, cuts, max_frame):
     cut_up = outcome(*cut(body, *(place for place in cuts if place < len(body))), max_frame=max_frame)
     assert cut_up == outcome(body, max_frame=max_frame)
     assert outcome(*(bytes([each]) for each in body), max_frame=max_frame) == outcome(body, max_frame=max_frame)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "fits"), [((12, 7), True), ((12, 8), False), ((6, 6, 6), True), ((6, 6, 7), False)]
+)
+def test_the_bound_of_several_lines_is_that_of_their_joined_text(lengths: tuple[int, ...], fits: bool) -> None:
+    body = b"".join(b"data:" + b"x" * length + b"\n" for length in lengths) + b"\n"
+    for reads in ([body], [bytes([each]) for each in body]):
+        given, reason = outcome(*reads, max_frame=20)
+        assert (len(given), reason) == ((1, None) if fits else (0, "oversized_frame"))
