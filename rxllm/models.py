@@ -157,7 +157,7 @@ def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelI
     if not able:
         fault = (
             "the catalogue has no suitable model "
-            f"(models: {len(_entries)}; required: {', '.join(wanted) or 'an entry'})"
+            f"(models: {len(_entries)}; required: {', '.join(wanted) or 'any model'})"
         )
         raise EngineError("missing_model", f"{fault}; add one with models.put")
     places = {name: place for place, name in enumerate(providers)}

@@ -64,7 +64,7 @@ def test_a_model_is_chosen_by_what_it_can_do() -> None:
 
 
 def test_where_none_can_that_is_said() -> None:
-    with pytest.raises(EngineError, match=r"\(models: 0; required: an entry\)") as caught:
+    with pytest.raises(EngineError, match=r"\(models: 0; required: any model\)") as caught:
         models.select()
     assert caught.value.reason == "missing_model"
     models.put(ModelInfo("a:one", tools=True))

@@ -66,8 +66,8 @@ def as_image_adapter(value: Any) -> ImageAdapter:
     message = (
         "the engine has no image adapter; pass one, as in Engine(image_adapter=OpenAIImages())"
         if value is None
-        else f"{shown(value)} is not an image adapter; pass an object that has the attribute operations "
-        "and the method generate(request, call)"
+        else f"{shown(value)} is not an image adapter; pass an object with an 'operations' attribute "
+        "and a generate(request, call) method"
     )
     raise EngineError("no_image_adapter", message)
 

@@ -151,7 +151,7 @@ def _check_has_no_key(adapter: Any) -> None:
     for argument in getattr(adapter, "secret_arguments", ()):
         variable = getattr(adapter, "key_variable", None) or rxllm.keys.variable_for(adapter.provider)
         fault = f"of the adapter {type(adapter).__name__} contains a key, and keys are not sent to the workers"
-        raise invalid_option(argument, f"{fault}; pass no key, and set {variable} in the workers' environment")
+        raise invalid_option(argument, f"{fault}; instead of passing a key, set {variable} in the workers' environment")
 
 
 async def _responses(

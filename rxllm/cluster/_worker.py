@@ -15,7 +15,7 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A request's number, and the pickled request. If the second value is None, the request is stopped."""
+"""A request's number, and the pickled request. None as the second value stops the request."""
 
 Outcome = tuple[list[Event], Exception | None]
 
@@ -141,7 +141,7 @@ def _request(data: bytes) -> tuple[Request, str]:
         return pickle.loads(data)
     except Exception as error:
         message = (
-            f"the worker cannot read the request: {error}; install on the worker all modules that the request uses"
+            f"the worker cannot read the request: {error}; on the worker, install all modules that the request uses"
         )
         raise EngineError("invalid_engine", message) from error
 

@@ -24,8 +24,8 @@ start      ``MessageStarted``                                  message
 start      a tool's event, in a resumed chat                   tools
 start      ``StepCompleted``, if a question is still open      step
 message    content                                             message
-message    any event but ``ToolResultEncoded`` from a tool     message
-           that started early or that the provider runs
+message    any event of a tool that started early or runs at   message
+           the provider, except ``ToolResultEncoded``
 message    ``MessageCompleted``                                over
 message    ``ErrorEvent``                                      failed
 over       a tool's event, or ``ErrorEvent`` for an unknown    tools

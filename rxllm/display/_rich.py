@@ -48,7 +48,7 @@ class Terminal(Screen):
         self._console = console or Console()
         self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="visible")
         self._printed: list[Any] = []
-        # The first row that is not in `_printed` may be printed in part. This is the text that has been printed.
+        # The part of the next row (the first that is not in `_printed`) that has already been printed.
         self._start = ""
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:

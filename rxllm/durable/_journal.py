@@ -58,10 +58,10 @@ class StoredJournal:
 
     A request that is not recorded waits until all recorded tool calls of its chat have been replayed. If a tool runs
     two chats at once, the chats share their records, so a request of one chat may have to wait for calls that the other
-    replays. If there is no progress for `QUIET_SECONDS`, the factory must have built a different request than before,
-    and the model could call tools that have already run. The request then fails without being sent. The run fails too,
-    unless something else, such as `fallback`, replays the tool calls. Similarly, a new tool call waits for a recorded
-    call that has the same id in its chat.
+    replays. If there is no progress for `QUIET_SECONDS`, the factory has built a different request than before, and the
+    model might call tools that have already run. The request then fails without being sent. The run fails too, unless
+    something else, such as `fallback`, replays the tool calls. Similarly, a new tool call waits for a recorded call of
+    the same chat with the same id.
 
     `only_stops` means that the run has been cancelled. The replay then stops the answers that providers may still be
     generating for the run. It sends nothing else and records nothing. It runs a tool again only if a provider may still
@@ -178,8 +178,8 @@ class StoredJournal:
         def fail(error: Exception) -> None:
             nonlocal has_ended
             has_ended = True
-            # A cancellation is not recorded, nor is an error that is not an LLMError, such as the error that a closed
-            # loop raises. The request will then be sent again.
+            # Only an LLMError is recorded, and no cancellation. After any other error, such as the one that a closed
+            # loop raises, a replay sends the request again.
             if isinstance(error, LLMError) and error.reason != "cancelled":
                 self._note("response", key, serializer.to_json(error))
 
@@ -199,7 +199,7 @@ class StoredJournal:
 
     @property
     def unread_answers(self) -> Sequence[str]:
-        """The notes that earlier processes left about answers stored by providers, without those already taken."""
+        """The notes of earlier processes about answers stored by providers. A note is removed when it is taken."""
         return [*self._kept.values()]
 
     def _has_answer(self, path: Sequence[str]) -> bool:

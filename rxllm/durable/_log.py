@@ -10,7 +10,7 @@ field       content
 ``v``       the version of the format, `VERSION`
 ``before``  the number of the previous end in the same chat or inner agent, or 0 if there is none
 ``kept``    how many messages are omitted from the start of the thread
-``steps``   how many steps are omitted from the end of the chat
+``steps``   how many of the chat's last steps are omitted from a `ChatCompleted`
 ``event``   the event without the omitted messages and steps, encoded by `rxllm.serializer`
 ==========  ======================================================================================================
 

@@ -33,7 +33,7 @@ CONNECTIONS = 32
 """The maximum number of connections per event loop."""
 
 IDLE_SECONDS = 1.0
-"""The number of seconds without a message after which a connection for notifications is closed.
+"""The number of seconds for which a connection for notifications may be idle before it is closed.
 
 The connection stays open while calls are waiting.
 """

@@ -83,8 +83,8 @@ def open_runs(
 
     Events are committed within `flush_after` seconds, or immediately if a response ends or a tool runs. If a process
     dies, others can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
-    same point in a run, the run fails with ``RunError("too_many_attempts")``. Once a third of `max_attempts` processes
-    have died at the same point in a run, the run is considered suspect. A process continues its suspect runs one at a
+    same point in a run, the run fails with ``RunError("too_many_attempts")``. Once the number of these processes
+    reaches a third of `max_attempts`, the run is considered suspect. A process continues its suspect runs one at a
     time.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.

@@ -154,7 +154,7 @@ class Store(Protocol):
         ...
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
-        """Wait up to `seconds` for events after number `after`.
+        """Wait up to `seconds` for events with a higher number than `after`.
 
         A cancel request or the end of the run also ends the wait. The wait can end early, so check the run afterwards.
         """

@@ -231,7 +231,7 @@ def _check_page(params: Json) -> Json:
 
 
 def _response(reply: str, params: Json) -> Json | None:
-    """Return the response to the server's question, made from the user's `reply`.
+    """Build the response to the server's question from the user's `reply`.
 
     Return None if the reply does not answer the question.
     """

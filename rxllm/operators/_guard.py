@@ -120,8 +120,8 @@ def guard(
     events are dropped.
 
     With ``on_late="fail"``, unchecked text is never shown. Without a `max_lag`, give the check its own timeout. With
-    ``on_late="release"``, no event waits longer than `max_lag` seconds. A late check can still end the stream.
-    The check is stopped once its response is complete, or when four newer checks need to run.
+    ``on_late="release"``, no event waits longer than `max_lag` seconds. A late check can still end the stream. A late
+    check is stopped once the response that it checks is complete, or when four newer checks need to run.
 
     Thinking is checked too, unless `thinking` is False. Raw frames are dropped, because they repeat unchecked text.
     White space always passes. Tool calls and their results are not checked. Use ``approve`` for them. Each agent's text
@@ -183,7 +183,7 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # One check per part, from the first part that has not passed.
+        self._checks: deque[_Check] = deque()  # One check per part. The first part has not passed yet.
         self._pending: deque[_Check] = deque()  # The checks that have not started yet.
         self._running: list[_Check] = []
         self._passed = 0  # The number of the last part that passed.

@@ -332,8 +332,8 @@ class _Queue:
     def enter(self, call: _QueuedCall) -> bool:
         """Append `call` to the queue and return True, or return False if the call could never start.
 
-        A call could never start if earlier calls fill all slots, and its subscriber blocks the event loops of those
-        calls.
+        A call could never start if earlier calls occupy all slots and the subscriber of the new call blocks their event
+        loops.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:

@@ -89,9 +89,9 @@ def redact(
     `replacement` is inserted literally. A match may span several deltas.
 
     Text that might become part of a match is held back, up to `max_match` characters. A longer match is replaced only
-    if `pattern` also matches at the start of its first `max_match` characters. A match whose look-ahead reads text
-    after those characters is replaced only in that case, too. If the pattern contains ``$`` or ``\\B``, `max_match`
-    characters are always held back. Held-back text is emitted at the end of a block, but not after an ``on_error``.
+    if its first `max_match` characters alone begin with a match. The same applies to a match whose look-ahead reads
+    past these characters. If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back.
+    Held-back text is emitted at the end of a block, but not after an ``on_error``.
 
     Deltas, completed text, messages, ``StepCompleted`` and ``ChatCompleted`` are redacted. Redacted thinking loses its
     signature and provider data, which are no longer valid. Tool calls and their results, user messages and a response's
@@ -442,7 +442,8 @@ class _Mapping:
 
 
 def _without_agents(message: Message) -> Message:
-    # Ignore the threads of halted agents, because only the messages in the chat's own thread contain those threads.
+    # Ignore the metadata in which the chat's thread keeps the threads of halted agents. The messages in steps do not
+    # have it.
     if AGENTS not in message.metadata:
         return message
     return replace(message, metadata={key: value for key, value in message.metadata.items() if key != AGENTS})

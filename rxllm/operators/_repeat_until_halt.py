@@ -139,9 +139,9 @@ def repeat_until_halt(
     `steer` is an Observable of strings or user messages, which the user sends during the chat. The Observable may emit
     from any thread. Each chat subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end
     of the current sentence. The text so far becomes the model's message (finish reason ``stop``, raw finish reason
-    ``steered``). With ``"step"``, the model finishes its response first. Thinking, running tools and responses with
-    tool calls are never interrupted. After the step, each message is emitted as ``Steered``, and the model answers them
-    all. `max_turns` and `halt_when` still apply.
+    ``steered``). With ``"step"``, the model finishes its response first. A model that is thinking, a tool that is
+    running and a response with tool calls are never interrupted. After the step, each message is emitted as
+    ``Steered``, and the model answers them all. `max_turns` and `halt_when` still apply.
 
     A message is unused if no turn is left or the chat is already halting. It is then emitted as
     ``Steered(message, used=False)``. The chat's metadata lists it under ``unused_steering``. Blank messages are

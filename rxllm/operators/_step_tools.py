@@ -271,7 +271,7 @@ class EarlyRecord:
             self._is_kept = True
 
     def discard(self) -> None:
-        """Mark all calls that the response has made as discarded."""
+        """Mark all of the response's calls as discarded."""
         self._discarded += self._begun
         self._begun.clear()
 

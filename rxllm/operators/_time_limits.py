@@ -1,6 +1,6 @@
 """Time limits and warnings for silent streams.
 
-* Pings do not restart a limit.
+* Pings do not reset a timer.
 * For most events, only the time is recorded, which is cheap. The timer is usually set again only when it fires.
 * Time spent waiting for the consumer does not count as silence.
 """
@@ -86,9 +86,9 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
                                 --start--H------------i--end--|
 
     >>> from rxllm import Fake, stream_generate
-    >>> slow = stream_generate(Fake(["Hel", ("delay", 0.05), "lo"]), "Hi")
+    >>> slow = stream_generate(Fake(["Hel", ("delay", 0.4), "lo"]), "Hi")
     >>> warn = lambda seconds, events: print(f"silent after {events} events")
-    >>> response = slow.pipe(stall_warning(0.01, warn)).run()
+    >>> response = slow.pipe(stall_warning(0.2, warn)).run()
     silent after 2 events
 
     `fn` is called once per silence. A long wait for the first content counts too. If `fn` raises, the stream ends with

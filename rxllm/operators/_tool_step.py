@@ -223,8 +223,9 @@ class ToolStep(abc.DisposableBase):
         if not self._settings.is_eager(tool) or "error" in event.metadata or event.metadata.get("server"):
             return False
         if isinstance(tool, AgentTool) and (not tool.eager or self._scope.journal is not None):
-            # Every agent is marked as idempotent, even if its tools are not, so it starts early only if its own `eager`
-            # is True. With a journal, no agent starts early, because a discarded agent would leave its records there.
+            # An agent is always marked as idempotent, even if its tools are not. It therefore starts early only if its
+            # own `eager` is True. With a journal, no agent starts early, because a discarded agent would leave its
+            # records there.
             return False
         return self._is_serial() and self._early.is_possible
 

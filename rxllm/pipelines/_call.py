@@ -111,7 +111,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     if current_scope.get().journal is not None:
         yield "journal", partial(_use_journal, sent, engine_call.provider)
 
-    # A budget always counts what the model call uses, wherever the budget stands among the operators.
+    # A budget always counts what the model call uses, regardless of its position among the operators.
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:

@@ -51,7 +51,7 @@ def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answ
             return annotate_answer(answer_result(result.request), result)
         if isinstance(result, Request):
             return prepare_request(functions, result, answer, index + 1)
-        fault = must_be("a function that returns a Request (the one that it was given, or a changed copy)", result)
+        fault = must_be("a function that returns a Request (the one that it was given, or a modified copy)", result)
         raise ValidationError(
             "invalid_request", errors=[(("prepare", index), f"{fault}; to refuse a request, raise an error")]
         )

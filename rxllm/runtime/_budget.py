@@ -162,7 +162,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 self._settled = replace(self._settled, usd=usage.total_cost)
 
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
-        """Count the answer that the journal has under `key`, unless it has already been counted.
+        """Count the answer stored in the journal under `key`, unless it has already been counted.
 
         If `spent` is None, the answer is only marked as counted.
         """

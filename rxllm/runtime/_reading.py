@@ -332,7 +332,7 @@ class _Waiter(abc.ObserverBase[T]):
         self._error: BaseException | None = None
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
-        # If a tool reads the source, the gate of the tool's own reader must not delay the source.
+        # A tool that reads the source may have a reader of its own. That reader's gate must not delay the source.
         with read_by(None, self.take_error, self.endings):
             return source.subscribe(self, scheduler=scheduler)
 

@@ -279,8 +279,8 @@ class ScopedObserver(abc.ObserverBase[Any]):
 
     Operators such as ``repeat`` and ``retry`` start a new call when a call ends. The new call must not start in the
     scope of the call that has ended. `observer` may subscribe again when it receives an ``ErrorEvent`` or when the
-    stream ends. For these calls, the scope is therefore complete. For other events, the scope contains only the fields
-    that a model source passes on.
+    stream ends. When `observer` receives either, the scope is therefore complete. For other events, the scope contains
+    only the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")

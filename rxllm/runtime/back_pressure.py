@@ -86,8 +86,8 @@ LIMIT = 65_536
 class Gate:
     """A gate between a source and its reader.
 
-    The gate is full while `maxsize` or more items are waiting. Sources that wait for it are woken when no more than
-    ``maxsize // 2`` items are left.
+    The gate is closed while `maxsize` or more items are waiting. Sources that wait for it to open are woken when no
+    more than ``maxsize // 2`` items are left.
     """
 
     def __init__(self, maxsize: int) -> None:

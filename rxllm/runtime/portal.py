@@ -7,8 +7,8 @@ how the stream is used                         event loop of its call
 =============================================  ===================================================================
 ``subscribe`` or ``await``, in a running loop  the running loop
 ``subscribe``, with no running loop            the portal's loop
-an operator subscribes from the thread that    the loop of the operator's subscriber
-pushes items into it
+an operator subscribes, on the thread that     the loop of the operator's subscriber
+pushes items into the operator
 ``run()``, ``for`` and ``to_iter``             the portal's loop, because the calling thread blocks its own loop
 =============================================  ===================================================================
 

@@ -11,8 +11,8 @@ yet, a tool, or a wait for a retry          other calls continue too
 ==========================================  ==========================================================================
 
 When one of these time limits is reached, all remaining calls end with ``StreamError("cancelled")``, and one line is
-logged. Ctrl-C also closes all calls, whether it ended the program or was pressed during the exit. A Ctrl-C that was
-pressed earlier, at an interactive prompt, does not close the calls.
+logged. Ctrl-C also closes all calls, whether it ended the program or was pressed while the interpreter was exiting. A
+Ctrl-C that was pressed earlier, at an interactive prompt, does not close the calls.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class Drain:
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:
-                log.warning("at exit, rxllm's event loop has been blocked by a callback for %g s", FIRST_SECONDS)
+                log.warning("at exit, a callback blocked rxllm's event loop for more than %g s", FIRST_SECONDS)
                 return
             ticks = self._ticks
 

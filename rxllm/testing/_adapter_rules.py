@@ -129,7 +129,7 @@ def assert_adapter(
 
 @ADAPTER_RULES.rule(
     "adapter",
-    "it is an async generator function, or has a method stream(request, call) that is one or returns an Observable",
+    "it is an async generator function, or its stream(request, call) is one or returns an Observable",
 )
 def _adapter(run: AdapterRun) -> None:
     try:

@@ -23,7 +23,7 @@ LINES = 15
 """The maximum number of lines in a report."""
 
 WIDTH = 100
-"""The maximum number of characters of a value that are shown in a message."""
+"""The maximum number of characters of a value to show in a message."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 ENABLED = 0.3
 """The probability that a kind of fault is enabled in a run."""
 RATES = (0.1, 0.4, 0.8)
-"""The possible probabilities that an enabled fault strikes. Each run uses one of them for all faults."""
+"""The probabilities with which an enabled fault can strike. Each run picks one of them for all faults."""
 
 
 class Moment(NamedTuple):

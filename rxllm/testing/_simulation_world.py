@@ -64,8 +64,8 @@ class World:
         """
 
         async def run() -> T:
-            # Schedule the cancel only now that the task has started. If the task were cancelled before its first step,
-            # `work` would never start.
+            # Schedule the cancellation here, once the task has started. If the task were cancelled before its first
+            # step, `work` would never start.
             self._loop.schedule_cancel(task, self._cancel)
             return await work
 

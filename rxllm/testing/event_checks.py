@@ -42,7 +42,7 @@ def cut(data: bytes, *places: int) -> list[bytes]:
     a place is outside `data`.
     """
     if any(not 0 <= place <= len(data) for place in places):
-        raise ValueError(f"every place must be between 0 and {len(data)}, but the places are {sorted(places)}")
+        raise ValueError(f"every position must be between 0 and {len(data)}, but the positions are {sorted(places)}")
     return [data[start:end] for start, end in pairwise((0, *sorted(places), len(data)))]
 
 

@@ -85,7 +85,9 @@ class Reply:
     def __post_init__(self) -> None:
         body: Any = self.body
         if isinstance(body, str) or not isinstance(body, Iterable):
-            raise TypeError(f"a body must be bytes, or an iterable of bytes, Pause and Cut objects, not {body!r}")
+            raise TypeError(
+                f"a body must be bytes, or an iterable whose items are bytes, Pause or Cut objects, not {body!r}"
+            )
         if isinstance(body, Sequence) and not isinstance(body, bytes):
             for item in cast(Sequence[Any], body):
                 check_item(item)

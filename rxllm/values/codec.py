@@ -243,7 +243,7 @@ def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
     """Return an error of the class `cls` made from the fields in `data`. Unknown fields are ignored."""
     reason = data.get("reason")
     if "reason" in data and not (isinstance(reason, str) and reason in cls.REASONS):
-        raise wrong("unknown", f"{brief(reason)} is not a reason of {cls.__name__}", "reason")
+        raise wrong("unknown", f"{brief(reason)} is not a valid reason for {cls.__name__}", "reason")
     return _construct(cls, decode_fields(cls, ("reason",), readers_of(cls.__init__), data))
 
 

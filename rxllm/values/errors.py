@@ -58,7 +58,7 @@ class LLMError(Exception):
     def __init__(self, reason: str, message: str | None = None, *, metadata: Mapping[str, Any] | None = None) -> None:
         if reason not in self.REASONS:
             known = ", ".join(sorted(self.REASONS))
-            raise ValueError(f"{reason!r} is not a reason of {type(self).__name__}, whose reasons are {known}")
+            raise ValueError(f"{reason!r} is not a valid reason for {type(self).__name__}; the reasons are {known}")
         self.reason = reason
         self.message = self.default_message() if message is None else message
         self.metadata = dict(metadata or {})

@@ -20,7 +20,7 @@ def test_a_cut_loses_nothing_and_ends_where_it_was_told(whole: bytes, draw: st.D
 
 @pytest.mark.parametrize("place", [-1, 6])
 def test_a_place_outside_is_refused(place: int) -> None:
-    with pytest.raises(ValueError, match="every place must be between 0 and 5"):
+    with pytest.raises(ValueError, match="every position must be between 0 and 5"):
         cut(b"hello", place)
 
 

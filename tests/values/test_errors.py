@@ -26,7 +26,7 @@ CLASSES = [AdapterError, ImageAdapterError, StreamError, EngineError, Validation
 def test_reasons_are_a_closed_set(cls: Any) -> None:
     for reason in cls.REASONS:
         assert cls(reason).reason == reason
-    with pytest.raises(ValueError, match=f"'boredom' is not a reason of {cls.__name__}, whose reasons are"):
+    with pytest.raises(ValueError, match=f"'boredom' is not a valid reason for {cls.__name__}; the reasons are"):
         cls("boredom")
 
 
