@@ -27,7 +27,7 @@ READING = """### In pictures
 Each picture is drawn from a real run in virtual time. The rows above a box are the operator's source, and the rows
 below are its output. Each row is a subscription, so a retry is a second row, which starts where the first one ends. A
 row ends where the stream completes or fails. If the stream is disposed, the row ends with two slashes. Equal content
-has the same colour in all rows. Small grey marks are events that only begin or complete something. A lane called `fn`
+has the same colour in all rows. Small grey marks are events that only begin or complete something. A row labelled `fn`
 shows the arguments passed to the operator's function. `rxllm.display.marble_diagram(source, ops.words(), ...)` draws
 the same picture for your own streams.
 """
