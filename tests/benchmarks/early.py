@@ -87,7 +87,7 @@ def chat_with(eager: bool | None) -> Any:
 
 @tool(eager=True, timeout=None)
 async def save(path: str, text: rxllm.Stream[str]) -> str:
-    """Save a text to a file."""
+    """Save text to a file."""
     raise ToolError("handler_raised", f"{path} is outside your folder")
 
 
