@@ -73,8 +73,8 @@ class Budget:
     >>> generate(engine, "Hello", max_tokens=5_000).run()
     Traceback (most recent call last):
         ...
-    rxllm.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5006: the \
-request is not sent; raise the budget, or pass a smaller max_tokens
+    rxllm.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5006, so the \
+request was not sent; raise the budget, or pass a smaller max_tokens
 
     `spent` can be stored as JSON. After a restart, continue with ``Budget(tokens=5_000, spent=spending)``. Any amounts
     that were still reserved at the restart count as spent. Copying a Budget returns the same Budget. Pickling one

@@ -258,7 +258,7 @@ def test_a_run_without_its_factory_reports_the_answer(tmp_path: Path, caplog: py
     leave(keeper := Replaying(), tmp_path / "runs.db", cancel_elsewhere)
     assert keeper.stops == []
     assert '"r2"' in caplog.text
-    assert "without stopping" in caplog.text
+    assert "were not stopped" in caplog.text
 
 
 def test_a_run_with_too_many_attempts_reports_the_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -273,7 +273,7 @@ def test_a_run_with_too_many_attempts_reports_the_answer(tmp_path: Path, caplog:
 
     leave(keeper := Replaying(), tmp_path / "runs.db", recover)
     assert (len(keeper.posts), keeper.stops) == (2, [])
-    assert "without stopping" in caplog.text
+    assert "were not stopped" in caplog.text
 
 
 # Kills

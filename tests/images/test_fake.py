@@ -123,7 +123,7 @@ def test_a_script_that_means_nothing(given: Any) -> None:
 
 
 def test_turns_come_one_way() -> None:
-    with pytest.raises(ValidationError, match="takes its turns"):
+    with pytest.raises(ValidationError, match="in exactly one way"):
         FakeImages()
-    with pytest.raises(ValidationError, match="takes its turns"):
+    with pytest.raises(ValidationError, match="in exactly one way"):
         FakeImages(A, script=[B])

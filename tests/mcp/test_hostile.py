@@ -148,8 +148,8 @@ def test_a_call_that_goes_wrong_is_an_error_that_the_model_reads() -> None:
     assert "has more than 16777216 bytes" in answered(
         lambda message: {"content": [{"type": "text", "text": long}]}, tool_timeout=20.0
     )
-    assert "ended its answer" in answered(lambda message: Reply(json.dumps(_deep(message)).encode(), headers=JSON))
-    assert "ended its answer" in answered(Reply([b": hi\n\n"]))
+    assert "closed the stream" in answered(lambda message: Reply(json.dumps(_deep(message)).encode(), headers=JSON))
+    assert "closed the stream" in answered(Reply([b": hi\n\n"]))
     assert "StreamError" in answered(Reply([PROGRESS, Cut.RESET]))
     assert "has no result" in answered(lambda message: Reply.of_json({"jsonrpc": "2.0", "id": message["id"]}))
     assert "has no result" in answered(lambda message: reply_to(message, [1]))

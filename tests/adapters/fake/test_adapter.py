@@ -245,7 +245,7 @@ def test_ids_are_unique_in_the_thread() -> None:
     ],
 )
 def test_a_script_that_means_nothing_is_refused_when_it_is_made(make: Any) -> None:
-    with pytest.raises(ValidationError, match=r"script item|takes its turns") as caught:
+    with pytest.raises(ValidationError, match=r"script item|in exactly one way") as caught:
         make()
     assert caught.value.reason == "invalid_option"
 
