@@ -406,8 +406,8 @@ def current_form(event: Event) -> Event:
     >>> current_form(RawChunk("usage", {"input_tokens": 3}))
     UsageUpdated(usage=Usage(input_tokens=3))
 
-    A ``RawChunk`` inside a ``Nested`` is also converted. rxllm itself calls this function for every event, whether it
-    is emitted by an adapter, read from JSON or folded.
+    A ``RawChunk`` inside a ``Nested`` is also converted. rxllm itself converts every obsolete chunk that an adapter
+    emits, or that is read from JSON or folded.
 
     Raises ``TypeError`` if the chunk contains counters that `Usage` does not have.
     """

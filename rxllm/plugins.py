@@ -9,9 +9,9 @@
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
 A plugin is imported when it is first used. If the import fails, the error names the plugin's package, and other plugins
-still work. If a plugin has the same name as something in rxllm, rxllm's own name wins, and a warning is logged once. If
-two packages register the same name, using that name raises an error. Installing another package can therefore never
-change the meaning of a name.
+still work. If an adapter plugin has the name of one of rxllm's own providers, rxllm's provider is used, and a warning
+is logged once. If two packages register the same name, using that name raises an error. Installing another package can
+therefore never change the meaning of a name.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
 
 The new session is ``turn.session``, which can be stored as JSON. You can pass a turn wherever a session is expected.
 Each function has a streaming form, such as `stream_reply` for `reply`, which emits events. ``operators.to_session``
-folds these events into the turn that the function itself would emit. The first event is ``Custom("session_turn")``. It
-contains the whole session with its context, so do not send this event to clients unchanged. The same applies to
-``StepCompleted`` and ``ChatCompleted``.
+folds these events into the turn that the function itself would emit; with a `response_format`, also pass `parse`. The
+first event is ``Custom("session_turn")``. It contains the whole session with its context, so do not send this event to
+clients unchanged. The same applies to ``StepCompleted`` and ``ChatCompleted``.
 
 If you dispose a stream early, it emits no `Turn`. The example below saves the session anyway, because
 ``save(turn, outcome)`` is called however the stream ends. With `keep_partial`, the session includes the text that has

@@ -123,8 +123,8 @@ class CallFinished(_ModelSpan, frozen=True):
     """The response has ended.
 
     `finish_reason` and `usage` are taken from the `Response`, even if it is incomplete. If the call was cancelled,
-    `finish_reason` is None. `content` is a message that contains the response's text and tool calls, or None if there
-    are none.
+    `finish_reason` is None. If it failed, `finish_reason` is ``"error"``. `content` is a message that contains the
+    response's text and tool calls, or None if there are none.
     """
 
     outcome: Outcome
@@ -279,5 +279,6 @@ class Tracer:
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, value)")
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:
-        """Return headers for the next attempt at the call `call_id`. All other headers override these."""
+        """Return headers for the next attempt at the call `call_id`. Headers of the adapter and of the call override
+        these."""
         return {}

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 def connect(provider: str, model: str = "", **options: Any) -> Any:
     """Return the adapter for `provider`, which must be one of `providers`.
 
-    Without `options`, all calls with the same `provider` and `model` return the same adapter, which looks up its key as
-    described in ``rxllm.keys``. With `options`, such as `api_key`, each call returns a new adapter.
+    Without `options`, all calls with the same `provider` and `model` return the same adapter, as long as the transport
+    and the base URL in the environment stay the same. The adapter looks up its key as described in ``rxllm.keys``. With
+    `options`, such as `api_key`, each call returns a new adapter.
 
     Raises ``EngineError`` with the reason ``unknown_provider`` or ``unknown_option`` if there is no such provider or
-    option. The message suggests a valid name, or lists all valid names. If the provider's package is not installed or
+    option. For rxllm's own adapters, the message names the valid ones. If the provider's package is not installed or
     its plugin fails, the reason is ``missing_dependency`` or ``invalid_engine``, and the message names the package.
     """
     if provider in OWN or provider in PROFILES:

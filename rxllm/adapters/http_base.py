@@ -157,7 +157,7 @@ class HTTPBase(ABC):
         """Return the API key for `call`, or None if there is no key.
 
         Raises ``EngineError("missing_key")`` if requests go to the provider's own server, that server needs a key, and
-        no key is found.
+        no key is found. Also raises it if the key is a function, or was left out when the adapter was pickled.
         """
         # By the time a request is built, `call` already has the key.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)

@@ -9,7 +9,7 @@ type of a call               a mapping                                      a ``
 type of its arguments        any JSON type                                  an object; `raw_arguments` contains
                                                                             the JSON text
 if fragments are not valid   the arguments in the call's own chunk are      the arguments in the call's own
-JSON, or some never arrive   used; the call's metadata has an error, and    chunk are used; no warning is
+JSON, or none arrive         used; the call's metadata has an error, and    chunk are used; no warning is
                              a warning is logged                            logged
 ===========================  =============================================  =================================
 """
@@ -144,9 +144,9 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         ``arguments`` is the JSON value, of any type, parsed from the fragments. If there are no fragments,
         ``arguments`` is the value given in the call itself. A call without an id gets ``call_<number>``.
 
-        If the fragments are not valid JSON, or if announced fragments never arrive, the arguments in the call's own
-        chunk are used. The call's ``metadata["error"]`` is then ``("args_lost", reason)``, and the logger ``"rxllm"``
-        logs the number of lost bytes.
+        If the fragments are not valid JSON, or if none of the announced fragments arrive, the arguments in the call's
+        own chunk are used. The call's ``metadata["error"]`` is then ``("args_lost", reason)``. The logger ``"rxllm"``
+        logs the loss and, if fragments have arrived, their number of bytes.
         """
         return [call.for_response() for call in _assemble_calls(self._chunks())]
 

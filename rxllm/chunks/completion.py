@@ -41,7 +41,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A chunk that contains text, pieces of tool calls, or both.
+    """A chunk of a completion: text, pieces of tool calls, or the end.
 
     >>> CompletionChunk.text("Hi")
     CompletionChunk(delta='Hi')

@@ -200,7 +200,7 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return `parts` as message content. A text part that is followed only by tool calls becomes a plain string."""
+    """Return `parts` as message content. A single text part, followed only by tool calls, becomes a plain string."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text
@@ -270,7 +270,7 @@ class Summary(msgspec.Struct, frozen=True):
     chat_result: ChatResult | None = None
     earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
     past: tuple[tuple[Event, ...], ...] = ()
-    fresh: bool = False  # True from StepCompleted until the next step begins
+    fresh: bool = False  # True from StepCompleted until the next step begins or fails
 
 
 def apply_to_summary(summary: Summary, event: Event) -> Summary:

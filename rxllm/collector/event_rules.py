@@ -24,14 +24,14 @@ start      ``MessageStarted``                                  message
 start      a tool's event, in a resumed chat                   tools
 start      ``StepCompleted``, if a question is still open      step
 message    content                                             message
-message    any event of a tool that started early or runs at   message
-           the provider, except ``ToolResultEncoded``
+message    a started tool, its progress, nested events and     message
+           end, if it started early or runs at the provider
 message    ``MessageCompleted``                                over
 message    ``ErrorEvent``                                      failed
-over       a tool's event, or ``ErrorEvent`` for an unknown    tools
-           tool
+over       a tool's event, ``Custom``, or ``ErrorEvent`` for   tools
+           an unknown tool
 over       ``StepCompleted``                                   step
-tools      a tool's event                                      tools
+tools      a tool's event, ``Custom``                          tools
 tools      ``StepCompleted``                                   step
 tools      ``ChatCompleted``, for a tool that asks the user    chat
            and is called again with the answer

@@ -271,8 +271,10 @@ $ figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:t
 """.strip().replace("\n", "")
 
 _SCOPE = f"rxllm-{crc32(_RULES.encode()):08x}"
-"""The CSS class of all HTML drawn here. It is derived from the style sheet, so two versions of rxllm never
-share rules."""
+"""The CSS class of all HTML drawn here.
+
+It is derived from the style sheet, so two versions of rxllm never share rules.
+"""
 
 # Doubling the class makes these rules override the rules of the surrounding page.
 STYLE = _RULES.replace("$", f".{_SCOPE}.{_SCOPE}")

@@ -167,7 +167,8 @@ def marble_diagram(
     at most one virtual day. To draw a recording, write
     ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. Network calls need real time.
 
-    `labels` are the names of the lanes. By default, they are the source code of the arguments, or the keys of a dict.
+    `labels` are the names of the lanes. By default, they are the source code of the arguments. Streams in a dict are
+    named by its keys, and a source that is not a variable is named ``source``.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """

@@ -20,7 +20,7 @@ from rxllm.values.argument_checks import check_instance
 
 WIDTH = 10
 EVERY = 0.1
-"""The minimum number of seconds between draws."""
+"""The minimum number of seconds between redraws."""
 
 EVERY_LINE = 10.0
 """The minimum number of seconds between lines when the output is a file."""

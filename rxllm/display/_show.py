@@ -44,7 +44,7 @@ SHARE = 150
 """The pause after a redraw is at least this many times as long as the CPU time of the redraw."""
 
 TICK_SECONDS = 0.1
-"""The pause, in seconds, before a redraw that updates only the elapsed time."""
+"""The pause, in seconds, before a redraw that updates only the elapsed time. After ten seconds, it is one second."""
 
 WAKE_SECONDS = 0.1
 

@@ -128,7 +128,10 @@ class Timeline:
         return drawn
 
     def html(self) -> str:
-        """Return the picture and a table of its data as HTML. All text takes its colour from the surrounding page."""
+        """Return the picture and a table of its data as HTML.
+
+        Text takes its colour from the surrounding page, except that errors are red.
+        """
         drawn = self._drawn()
         folded = f'<details style="margin-inline-start:24px"><summary>Figures</summary>{table_of(drawn)}</details>'
         return f'<div style="overflow-x:auto;font:13px system-ui,sans-serif">{svg_of(drawn)}{folded}</div>'

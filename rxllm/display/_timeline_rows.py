@@ -7,10 +7,11 @@ a step's first event     adds a step with a ``waiting`` bar, which begins where 
 content                  ends the bar, and begins a ``thinking``, ``text`` or ``call`` bar; a ``text`` bar has a
                          tick for each delta
 `MessageCompleted`       ends the bar; its notes on retries, races and fallbacks add ``lost`` bars or rows
-`ErrorEvent`             ends the bar, and sets the step's `error`
+`ErrorEvent`             ends the bar, sets the step's `error`, and adds a ``failed`` bar
 `StepRestarted`          makes all bars of the step ``lost``; the next event adds a new step
 approval is requested    adds a tool with an ``approval`` bar
-a tool starts or ends    ends the ``approval`` bar; begins or ends a ``tool`` or ``failed`` bar
+a tool starts            ends the ``approval`` bar, and begins a ``tool`` bar
+a tool ends              ends the ``tool`` bar, and makes it ``failed`` if the tool failed
 an agent's event         has the same effects on the rows below the agent's tool
 =======================  =========================================================================================
 

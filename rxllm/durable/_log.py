@@ -129,7 +129,7 @@ class Log:
                 return data, 0
             if data["v"] != VERSION:
                 raise ValueError(
-                    f"its format version is {data['v']!r}, but this version of rxllm reads only version {VERSION}"
+                    f"its format version is {data['v']!r}, but this version of rxllm reads versions up to {VERSION}"
                 )
             if not 0 <= data["before"] < number:
                 raise ValueError(f"it refers to event {data['before']!r}, which is not an earlier event")

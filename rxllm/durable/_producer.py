@@ -106,7 +106,8 @@ class Producer:
         self._set(self._stopped)
 
     def abandon(self) -> None:
-        """Stop without committing anything, because the store is not responding. This can be called on any thread."""
+        """Stop without committing anything, because the store is not responding. This method can be called on any
+        thread."""
         if not self.ended.done():
             log.warning("this process has stopped executing run %s: the store is not responding", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
@@ -262,7 +263,7 @@ class Producer:
             dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
         if dead >= self._max_attempts:
             id = self._lease.run_id
-            message = f"run error ({id}): {dead} processes have died at the same place in this run; see their logs"
+            message = f"run error ({id}): {dead} processes have died at the same point in this run; see their logs"
             raise RunError("too_many_attempts", message, run_id=id)
         if dead >= max(1, self._max_attempts // 3):
             # The first record is for this attempt. A second record means that the run has made progress.
@@ -364,7 +365,8 @@ def _error_json(error: Exception) -> bytes:
 
 
 class Suspects:
-    """Makes suspects take turns. A suspect is a run during which at least ``max_attempts // 3`` processes have died.
+    """Makes suspects take turns. A suspect is a run during which at least ``max(1, max_attempts // 3)`` processes have
+    died.
 
     One of the suspects is probably killing the processes. The suspect with the most deaths goes first. Ties are broken
     at random, so that a slow run does not always go before the one that kills processes.

@@ -92,5 +92,8 @@ return version
 """,
     }.items()
 }
-"""The scripts by name. KEYS holds the keys of a run or a document, then the keys of the indexes. ARGV starts with the
-id and the channel for changes."""
+"""The scripts, by name.
+
+KEYS holds the keys of the run and the document with this id, then the keys of the indexes and the counter. ARGV starts
+with the id and the channel for changes.
+"""

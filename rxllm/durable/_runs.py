@@ -84,8 +84,8 @@ def open_runs(
     Events are committed within `flush_after` seconds, or immediately if a response ends or a tool runs. If a process
     dies, others can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
     same point in a run, the run fails with ``RunError("too_many_attempts")``. Once the number of these processes
-    reaches a third of `max_attempts`, the run is considered suspect. A process continues its suspect runs one at a
-    time.
+    reaches a third of `max_attempts` (rounded down, but at least 1), the run is considered suspect. A process continues
+    its suspect runs one at a time.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
@@ -160,8 +160,8 @@ class Runs:
         its second argument. The run's events are saved in the session, even if the run fails.
 
         Raises ``RunError("unknown_factory")`` or ``ValidationError`` immediately. If the id is taken, the stream fails
-        with ``RunError("exists")``. If the session has changed or has an open turn, the stream
-        fails with ``RunError("conflict")``. In these cases, no request is sent.
+        with ``RunError("exists")``. If the session has changed or has an open turn, the stream fails with
+        ``RunError("conflict")``. In these cases, no request is sent.
         """
         check_instance("id", id, str | None, "a non-empty string, or None for a new id")
         check("id", id, id is None or is_name(id), "a non-empty string, or None for a new id")
@@ -247,9 +247,9 @@ class Runs:
     def cancel(self, id: str) -> Stream[None]:
         """Ask a run's producer to cancel the run and close its connections.
 
-        If no process is producing the run, a provider may still be generating an answer for it. This process then asks
-        the provider to stop. To find the answer, this process calls the run's factory, and replays the run from its
-        journal.
+        If no process is producing the run, a provider may still be generating an answer for it. If this process has the
+        run's factory, it then asks the provider to stop. To find the answer, this process calls the factory, and
+        replays the run from its journal.
 
         A run that has already ended is left unchanged. Fails with ``RunError("unknown_run")`` if there is no such run.
         """

@@ -163,8 +163,8 @@ class Store(Protocol):
     async def cancel(self, id: str) -> None:
         """Ask a run's producer to cancel the run.
 
-        The producer is notified by its next `append` or `renew`. If the run has no valid lease, it ends
-        immediately, with the status ``"cancelled"``. A run that has already ended is left unchanged. Raises
+        The producer is notified by its next `append` or `renew`. If the run has no valid lease, it ends immediately,
+        with the status ``"cancelled"``. A run that has already ended is left unchanged. Raises
         ``RunError("unknown_run")`` if there is no such run.
         """
         ...

@@ -193,8 +193,8 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
     The default is the value of ``RXLLM_TRANSPORT`` or, if that is not set, httpx.
 
     The choice applies to rxllm's own clients, except for those of ``"local"``. Engines that are given by name, such as
-    ``"provider:model"``, use it at once. An existing adapter uses it only on event loops on which the adapter has not
-    made a call yet. Adapters that were given a `client` are not affected.
+    ``"provider:model"``, use it at once. An existing adapter uses it on an event loop at its first call there, or at
+    its first call after `aclose`. Adapters that were given a `client` are not affected.
 
     =============  ========================  ===========================================================================
     transport      needs                     differences

@@ -192,7 +192,7 @@ async def _read(
 ) -> AdapterError | None:
     """Send `request` and emit the events of the response.
 
-    If the connection fails after the response has begun, return the error instead of raising it.
+    If the connection or the reading fails after the response has begun, return the error instead of raising it.
     """
     began = time.monotonic()
     streaming = False

@@ -63,9 +63,9 @@ OnMessage = Callable[[Json], Json | None]
 class Connection(ABC):
     """A connection to a server.
 
-    `timeout` is in seconds, and does not apply to tool calls. If `version` is given, rxllm does not ask
-    whether the server supports a later one. ``with`` and ``async with`` close the connection. A closed connection
-    reconnects when it is used again.
+    `timeout` is in seconds, and does not apply to tool calls. If `version` is given, rxllm does not ask whether the
+    server supports a later one. ``with`` and ``async with`` close the connection. A closed connection reconnects when
+    it is used again.
     """
 
     session: str | None = None

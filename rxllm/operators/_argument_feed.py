@@ -11,7 +11,7 @@ an element of an array                     The ``Stream[T]`` emits it as a T.
 the end of a stream's argument             The stream stays open. It completes when the next argument begins or the call
                                            ends. If a fault is found by then, the stream fails instead.
 an invalid element                         Every open stream fails with ``ToolError("invalid_arguments")``.
-the end of the call                        A stream that is still open or has no argument fails in the same way.
+the end of the call                        A stream whose argument is unfinished or missing fails in the same way.
 =========================================  ============================================================================
 
 While `MOST` items are waiting in a stream, the model's socket is not read, unless the tool is waiting for an item from

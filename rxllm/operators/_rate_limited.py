@@ -332,8 +332,8 @@ class _Queue:
     def enter(self, call: _QueuedCall) -> bool:
         """Append `call` to the queue and return True, or return False if the call could never start.
 
-        A call could never start if earlier calls occupy all slots and the subscriber of the new call blocks their event
-        loops.
+        A call could never start if its subscriber blocks the event loops of so many earlier calls, running or waiting,
+        that they fill all slots.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:

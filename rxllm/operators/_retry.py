@@ -105,7 +105,7 @@ def retry_before_content(
     'Hello'
 
     `policy` is a `RetryPolicy`, a mapping with its fields, or False for no retries. An attempt's events are held back
-    until its first content or its ``MessageCompleted`` arrives. Text, thinking, a tool call, a source or a file counts
+    until its first content arrives. Every event except ``MessageStarted``, ``UsageUpdated`` and ``ErrorEvent`` counts
     as content. If the attempt fails before then and the policy allows it, a new request is sent. The last failure is
     passed on unchanged. Before each wait, ``on_retry(attempt, delay, error)`` is called. `delay` is in seconds.
 

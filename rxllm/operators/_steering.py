@@ -217,8 +217,8 @@ class _UntilSentence:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        # Give the journal these events first. When the source is disposed, the journal would otherwise record a
-        # response that was disposed early.
+        # Give the journal these events before the source is disposed, because the journal then records the early
+        # disposal.
         self._keep([*self._seen, *closing, end])
         self._end([*last, *closing, end])
 

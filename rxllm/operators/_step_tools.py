@@ -248,7 +248,7 @@ class EarlyRecord:
     def recall(self) -> Observable[Event] | None:
         """Return the last response that an earlier run kept.
 
-        Return None if no response was kept, or if the response has been recorded in full in the meantime.
+        Return None if no response was kept, or if the response has been recorded since then.
         """
         if self._journal is None:
             return None
@@ -276,7 +276,7 @@ class EarlyRecord:
         self._begun.clear()
 
     def settle(self, *, is_used: bool) -> None:
-        """Drop the kept copy of the response, because the whole response has been recorded.
+        """Drop the kept copy of the response, because the response or its early end has been recorded.
 
         If `is_used` is False, the response's tool calls will not run, and those that started early are voided.
         """

@@ -54,8 +54,8 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``message_folded``      The completed message equals the fold of the events, with or without deltas.
     ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
     ``terminal``            Each response has one ``MessageCompleted`` or ``ErrorEvent``, which is its last event.
-    ``tool_started``        A call's tool runs only once. Within a response, it starts after the call has begun. It
-                            ends after the call is complete, unless it ends with an error.
+    ``tool_started``        A call's tool runs only once in a step. Within a response, it starts after the call has
+                            begun. It ends after the call is complete, unless it ends with an error.
     ``step_completed``      Tool results follow the end of the response, and the step's only ``StepCompleted``
                             follows the tool results.
     ``nested``              An agent's events arrive while its tool call runs, and its chat ends before the call does.

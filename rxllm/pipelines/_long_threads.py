@@ -268,7 +268,9 @@ def _replace_older(request: Request, older: Sequence[Message], tokens: int, resp
 def _send_whole(sent: Request, error: Exception, _: Any) -> Observable[Prepared]:
     if not isinstance(error, LLMError):
         return throw(error)
-    _log.warning("the conversation could not be summarized, so it is sent in full: %s", type(error).__name__)
+    _log.warning(
+        "the conversation could not be summarized, so it is sent without a new summary: %s", type(error).__name__
+    )
     return just(Prepared(sent, event=Custom("thread_compaction_failed", {"error": error})))
 
 

@@ -248,7 +248,7 @@ def _bare(call: ToolCall) -> ToolCall:
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
 """The types of events that count as chunks, because they add to the answer.
 
-Other types, such as ``TextCompleted``, repeat text that has already arrived.
+Completed events, such as ``TextCompleted``, are left out, because they repeat what has already arrived.
 """
 
 

@@ -142,8 +142,9 @@ class PlainStepOptions(PlainOptions, total=False):
     max_concurrency: int | None
     """The maximum number of tools that run at the same time. None means no limit. Default: ``None``."""
     eager: bool | None
-    """Whether tools may start while the model is still writing. True allows this for tools with ``eager=True`` or
-    ``idempotent=True``. False allows it for none. Default: only tools with ``eager=True``."""
+    """Whether tools may start while the model is still writing. True allows this for tools with ``eager=True`` and,
+    except for agents, for tools with ``idempotent=True``. False allows it for none. Default: only tools with
+    ``eager=True``."""
     tool_executor: Executor | None
     """A function that is called in place of each tool's handler. Default: the engine's."""
     tool_result_encoder: Encoder | None

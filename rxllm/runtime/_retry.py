@@ -296,13 +296,14 @@ OnRetry = Callable[[int, float, LLMError], None]
 def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
     """Convert the ``retry`` option of an engine or a call to a `RetryPolicy`.
 
-    True, None and ``"default"`` mean the default policy, and False means that there are no retries. A mapping overrides
-    fields of `base` (or of the default policy, if `base` is False).
+    A `RetryPolicy` is returned unchanged. True, None and ``"default"`` mean the default policy, and False means that
+    there are no retries. A mapping overrides fields of `base` (or of the default policy, if `base` is False).
 
     >>> policy({"max_attempts": 5}).max_attempts
     5
 
-    Raises ``ValidationError("invalid_option")`` if `retry` has another type, or is a mapping with an unknown key.
+    Raises ``ValidationError("invalid_option")`` if `retry` is anything else, or is a mapping with an unknown key or an
+    invalid value.
     """
     match retry:
         case RetryPolicy():

@@ -76,8 +76,8 @@ class Cassette:
     `mode`          effect
     ==============  ====================================================================================================
     ``"once"``      Plays recorded answers, and calls the model for requests that have none. Only complete answers are
-                    recorded. If a call fails or is disposed early, the next call with the same request
-                    calls the model again.
+                    recorded. If a call fails or is disposed early, the next call with the same request calls the
+                    model again.
     ``"replay"``    Never calls the model. A request that is not recorded fails with
                     ``AdapterError("no_scripted_response")``. Its message shows how the request differs from the nearest
                     recording.

@@ -99,7 +99,7 @@ async def _content(place: _Place) -> None:
 
 
 @SESSION_STORE_RULES.rule(
-    "version", "save() accepts only the stored version number, and increments it, with any store object"
+    "version", "save() accepts only the stored version number, and increases it, with any store object"
 )
 async def _version(place: _Place) -> None:
     await place.conflicts(1, "version 1 of a new session")

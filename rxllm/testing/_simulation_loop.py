@@ -22,11 +22,13 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 ENABLED = 0.3
 """The probability that a kind of fault is enabled in a run."""
 RATES = (0.1, 0.4, 0.8)
-"""The probabilities with which an enabled fault can strike. Each run picks one of them for all faults."""
+"""The probabilities with which an enabled fault can strike. Each run picks one of them for all faults except
+``reorder``."""
 
 
 class Moment(NamedTuple):
-    """A line of the trace. `time` is in virtual seconds. `who` names a task, a connection or a server."""
+    """A line of the trace. `time` is in virtual seconds. `who` names a task, a connection or a server, or is ``"a
+    callback"``."""
 
     time: float
     who: str

@@ -120,7 +120,7 @@ EPOCH = 1_750_000_000
 def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
     """Replace the clock and random numbers, watch connection pools, and forbid new threads.
 
-    The replacements affect only code that runs on this thread.
+    The replacements affect only code that runs on this thread, except for the state of the ``random`` module.
     """
     pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes

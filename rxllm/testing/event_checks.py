@@ -59,7 +59,7 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
 
     A decoder must give the same result for every list of chunks. By default, there is about one list for each byte of
     `data`. If the data is long, pass `cuts` to get only two lists. The first has all of `data` in one chunk. The second
-    is cut at `cuts` random places. The same `data` and `seed` always give the same places.
+    is cut at `cuts` random places. The same `data`, `cuts` and `seed` always give the same places.
     """
     yield [data]
     if cuts is not None:

@@ -1,4 +1,4 @@
-"""Advice for users who misspell a name or forget ``.run()``.
+"""Advice for users who use a wrong name or forget ``.run()``.
 
 `ADVICE` has a section for each place where names are looked up, such as a class or a call.
 

@@ -384,7 +384,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class whose instances match the type `option`, or ``object`` if `option` is not a class."""
+    """Return the class that decoded data must have to match the type `option`, or ``object`` if any class may match."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType

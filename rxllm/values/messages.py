@@ -42,7 +42,8 @@ class ImagePart(Value):
 class ThinkingPart(Value):
     """The model's thinking.
 
-    `signature` and `provider_data` are sent back unchanged, and only to the provider that created them.
+    `signature` and `provider_data` are sent back unchanged to the provider that created them. Other providers do not
+    receive them, except that ``reasoning_details`` are sent to any Chat Completions server but OpenAI's.
     """
 
     text: str

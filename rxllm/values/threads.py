@@ -87,7 +87,8 @@ class Thread(Value):
         everything that was not omitted or converted.
 
         Raises ``ValidationError("not_serializable")`` for any other part that the format cannot express, such as an
-        image in a tool result, or a file given by URL. Also raises the same errors as ``Image.to_data_uri``.
+        image in a tool result, or a file (other than an image) given by URL. Also raises the same errors as
+        ``Image.to_data_uri``.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 

@@ -19,8 +19,8 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
 
 Some events do not fit entirely into these frames. Clients other than rxllm's own receive the part that fits; its frames
 are marked with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, and its ``value["event"]`` is the
-whole event as JSON. rxllm's decoder emits nothing for the marked frames. Only raw chunks and provider-specific parts
-are lost.
+event as JSON, without parts that earlier events contain if ``value["folded"]`` is true. rxllm's decoder emits nothing
+for the marked frames. Only raw chunks and provider-specific parts are lost.
 
 If a tool call needs approval or asks a question, the run ends with an interrupt that carries the call's id. If an inner
 agent made the call, the id is prefixed with the ids of the enclosing calls, joined by ``/``. Calls to the client's own
@@ -170,8 +170,7 @@ class Encoder:
         return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return (frames, block). `frames` contains the frames that open the block. It is empty if the block is already
-        open."""
+        """Return (frames, block). `frames` opens the block, and is empty if the block is already open."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -208,8 +207,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane at `path`. For each new agent in `path`, append to `frames` the frame that starts the
-        agent."""
+        """Return the lane at `path`. Append to `frames` the frames that start any new agents."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:

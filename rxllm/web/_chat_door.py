@@ -3,7 +3,7 @@
 Browsers send ``Origin`` or ``Sec-Fetch-Site`` with every request that a page makes. Without a check of these headers, a
 page on another site could use its visitor's cookies, or reach a server on its visitor's machine. An attacker can also
 make a domain name point to the visitor's machine, and the headers then look as if the page were on the same site. So
-unless there is an `allow` function, the ``Host`` header must contain ``localhost`` or a loopback address.
+unless there is an `allow` function, the host in the ``Host`` header must be ``localhost`` or a loopback address.
 """
 
 from __future__ import annotations

@@ -201,8 +201,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return (frames, block). `frames` contains the frames that open the block. It is empty if the block is already
-        open."""
+        """Return (frames, block). `frames` opens the block, and is empty if the block is already open."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block

@@ -177,7 +177,7 @@ def test_an_entry_of_a_later_version_is_refused_by_its_name(tmp_path: Path) -> N
         assert lease is not None
         await store.append(lease, [b'{"v": 3, "before": 0, "event": {"type": "step_completed"}}'])
         async with open_runs(store, {}) as runs:
-            with pytest.raises(RunError, match=r"version is 3.* version 2"):
+            with pytest.raises(RunError, match=r"version is 3.* up to 2"):
                 await runs.watch("later")
 
     in_loop(main)

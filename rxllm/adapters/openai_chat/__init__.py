@@ -68,7 +68,7 @@ class OpenAIChat(HTTPAdapter):
 def bearer(adapter: HTTPBase, call: Call) -> dict[str, str]:
     """Return the header for the key.
 
-    The dict is empty if an ``api-key`` header is already set, or if there is no key.
+    Return an empty dict if an ``api-key`` header is already set, or if there is no key.
     """
     if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}

@@ -56,8 +56,8 @@ _CACHE = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 def responses_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    If ``stop`` and ``seed`` are set, the body contains them. OpenAI's own server rejects them, but other servers accept
-    them.
+    If ``stop`` or ``seed`` is set, the body contains it. OpenAI's own server rejects these fields, but other servers
+    accept them.
     """
     request = select_parts(request, f"the Responses API of {provider}", provider, CARRIES)
     options = request.options
