@@ -383,7 +383,11 @@ class _Meter:
         self._source.dispose()
         closing = self._unfinished.close()
         if () not in self._running:  # the budget was exceeded by an agent or an earlier step
-            error = unpriced_call("the stream") if self._is_unpriced else budget_passed(self._budget)
+            error = (
+                unpriced_call("the stream", "the stream was cut off")
+                if self._is_unpriced
+                else budget_passed(self._budget)
+            )
             conclude(self._observer, [*closing, ErrorEvent(error)])
             return
         message = fold_message([*self._seen, *closing])

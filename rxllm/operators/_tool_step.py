@@ -363,5 +363,5 @@ class ToolStep(abc.DisposableBase):
     def _unknown_tools(self, calls: list[ToolCall]) -> EngineError:
         names = ", ".join(repr(call.name) for call in calls)
         known = ", ".join(repr(tool.name) for tool in self._settings.tools) or "none"
-        message = f"the model called {names}, but the available tools are: {known}"
+        message = f"the model called tools that are not available: {names}; the available tools are: {known}"
         return EngineError("unknown_tool", message, metadata={"tool_name": calls[0].name})

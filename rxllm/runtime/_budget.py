@@ -288,8 +288,8 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
     return StreamError("budget_exceeded", message, metadata={"limit": name, "left": remaining, "needed": needed})
 
 
-def unpriced_call(name: str) -> ValidationError:
-    fault = f"is a dollar limit, but the price of {shown(name)} is unknown, so the request was not sent"
+def unpriced_call(name: str, outcome: str = "the request was not sent") -> ValidationError:
+    fault = f"is a dollar limit, but the price of {shown(name)} is unknown, so {outcome}"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) or unpriced="allow" to a Budget'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"
     return invalid_option("usd", f"{fault}; {remedy}{package}")

@@ -119,6 +119,7 @@ def test_a_stream_of_elsewhere_without_a_price_ends_before_its_next_response() -
     once = [TextDelta("Hi"), UsageUpdated(Usage(1, 1)), MessageCompleted(rxllm.assistant("Hi"), "stop")]
     events: list[Event] = [*list(stream_generate(Fake(["Hi", Usage(1, 1)]), "Hi")) * 2, *once]
     seen = list(rxllm.Stream.of(from_iterable(events)).pipe(ops.budget(usd=1.0), ops.errors_as_events()))
+    assert "so the stream was cut off" in str(seen[-1].error)
     assert "unpriced=" in str(seen[-1].error)
     assert sum(isinstance(event, MessageCompleted) for event in seen) == 1
 

@@ -622,3 +622,9 @@ def test_what_is_no_limiter_is_refused_with_what_one_has() -> None:
 def test_a_limiter_goes_without_other_limits() -> None:
     with pytest.raises(ValidationError, match="a Limiter has its own"):
         ops.rate_limited(Places(1), concurrent=2)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("limit", [ops.rate_limited(tokens_per_minute=200), ops.rate_limited(Places(1))])
+def test_what_needs_the_request_is_refused_in_a_pipe(limit: Any) -> None:
+    with pytest.raises(EngineError, match=r"tokens_per_minute or a Limiter cannot be used in a pipe.*write Engine"):
+        stream_generate(Fake(["Hi"]), "Hi").pipe(limit)
