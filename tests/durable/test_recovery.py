@@ -373,7 +373,7 @@ asyncio.run(main())
     last = python("-c", program, cwd=ROOT)
     assert last.returncode == 0, last.stderr
     assert last.stderr.startswith("error in run run: RunError('too_many_attempts'")
-    assert "(run): 3 processes have died at the same place" in last.stdout
+    assert "(run): 3 processes have died at the same point" in last.stdout
 
 
 ATTEMPT, STOP, RESPONSE = Record("attempt", ""), Record("stop", ""), Record("response", "", b"[]")
