@@ -11,7 +11,7 @@ folds these events into the turn that the function itself would emit; with a `re
 first event is ``Custom("session_turn")``. It contains the whole session with its context, so do not send this event to
 clients unchanged. The same applies to ``StepCompleted`` and ``ChatCompleted``.
 
-If you dispose a stream early, it emits no `Turn`. The example below saves the session anyway, because
+If you dispose of a stream early, it emits no `Turn`. The example below saves the session anyway, because
 ``save(turn, outcome)`` is called however the stream ends. With `keep_partial`, the session includes the text that has
 arrived so far, and not just the user's message::
 

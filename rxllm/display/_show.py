@@ -75,8 +75,8 @@ def show(stream: Any, *, block: bool = True) -> Any:
     it prints the text to standard output. The stop button or Ctrl-C cancels the call and raises ``KeyboardInterrupt``.
     The partial result remains on the card and in ``rxllm.display.last``.
 
-    With ``block=False``, `show` immediately returns a `Showing`. Await it to get the result, or dispose it to stop the
-    stream. In a notebook with ipywidgets, the card then has a stop button. If a ``rxllm.stream(...)`` halts for
+    With ``block=False``, `show` immediately returns a `Showing`. Await it to get the result, or dispose of it to stop
+    the stream. In a notebook with ipywidgets, the card then has a stop button. If a ``rxllm.stream(...)`` halts for
     approval, the card shows "Approve" and "Deny" buttons, which continue the chat on the same card. You can then await
     the `Showing` again.
 
@@ -137,7 +137,7 @@ def notebook_cell(
 class Showing(abc.DisposableBase, Generic[T]):
     """A stream that is being shown.
 
-    Await it to get the result, or dispose it to stop the stream. If the stream is stopped, the result is partial.
+    Await it to get the result, or dispose of it to stop the stream. If the stream is stopped, the result is partial.
     """
 
     def __init__(self, source: Observable[Any], labels: Sequence[str], screen: Screen) -> None:

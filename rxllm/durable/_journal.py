@@ -52,9 +52,9 @@ class StoredJournal:
     """A journal (see `rxllm.runtime.Journal`) that replays `records` and passes new records to `writer`.
 
     A response is recorded when it ends, and committed soon afterwards. A tool call's records are committed before
-    `begin` or `finish` returns. If the stream disposes a response early, for example because a guard has tripped or a
-    competitor has won a race, the events received up to that point are recorded. The replay of the response stays open
-    after these events, so the guard trips again and the same competitor wins the race.
+    `begin` or `finish` returns. If the stream disposes of a response early, for example because a guard has tripped or
+    a competitor has won a race, the events received up to that point are recorded. The replay of the response stays
+    open after these events, so the guard trips again and the same competitor wins the race.
 
     A request that is not recorded waits until all recorded tool calls of its chat have been replayed. If a tool runs
     two chats at once, the chats share their records, so a request of one chat may have to wait for calls that the other
@@ -95,9 +95,9 @@ class StoredJournal:
         self._awaited: set[Sequence[str]] = set()
 
     def close(self, *, is_cancelled: bool = False) -> None:
-        """Stop recording. Call this before you dispose the stream, so that open responses are not recorded.
+        """Stop recording. Call this before you dispose of the stream, so that open responses are not recorded.
 
-        Answers that providers are still generating are left to another process, unless `is_cancelled` is True.
+        Answers that providers are still generating are left for another process to read, unless `is_cancelled` is True.
         """
         self._is_closed = True
         self.is_handed_over = not is_cancelled
@@ -199,7 +199,7 @@ class StoredJournal:
 
     @property
     def unread_answers(self) -> Sequence[str]:
-        """The notes of earlier processes about answers stored by providers. A note is removed when it is taken."""
+        """Notes that earlier processes left about answers stored by providers. A note is removed when it is taken."""
         return [*self._kept.values()]
 
     def _has_answer(self, path: Sequence[str]) -> bool:

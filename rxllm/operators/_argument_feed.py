@@ -188,7 +188,7 @@ class _Items:
     def close(self) -> None:
         self._is_closed = True
         self.waiting.clear()
-        # `_on_room` refers to the step, and a reference cycle would delay clean-up.
+        # `_on_room` refers to the step. Drop it, because a reference cycle would delay clean-up.
         on_room, self._on_room = self._on_room, lambda: None
         on_room()
 

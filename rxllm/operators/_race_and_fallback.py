@@ -36,7 +36,7 @@ log = logging.getLogger("rxllm")
 
 
 def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Keep the first stream to emit content, and dispose the rest.
+    """Keep the first stream to emit content, and dispose of the rest.
 
     ``a.pipe(ops.race(b, c))`` is the same as ``rxllm.race(a, b, c)``. In the result's metadata, the source is stream 0.
 

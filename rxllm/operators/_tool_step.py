@@ -111,7 +111,7 @@ class ToolStep(abc.DisposableBase):
         self._eager.clear()
         self._feeds.clear()
         self._source.dispose()
-        # The source must be disposed before this call, because disposing it causes the journal to record the response.
+        # The source must be disposed before this call, because that causes the journal to record the response.
         self._early.settle(is_used=False)
         self._scheduled.dispose()
         self._dispose_tools()

@@ -156,7 +156,7 @@ def watch_stream(
         scope, subscriber = current_scope.get(), ScopedObserver(observer)
         ids = Ids(request_id, new_id(), scope.parent_id, scope.path, session_id)
         span = begin(stopwatch(scheduler), ids)
-        ending = threading.Lock()  # any thread can dispose the subscription
+        ending = threading.Lock()  # any thread can dispose of the subscription
 
         def finish(outcome: Outcome, error: Exception | None = None) -> None:
             if ending.acquire(blocking=False):
@@ -368,7 +368,7 @@ class StepSpan(Span):
                 about = (self._ids.request_id, name, id, tool.description if tool else "", isinstance(tool, AgentTool))
                 self._observers.notify(ToolStarted(*about, **self._tool_keywords(id)), lambda: event.arguments)
                 self._tools[id] = (name, began)
-                if self._has_ended:  # another thread has just disposed the stream
+                if self._has_ended:  # another thread has just disposed of the stream
                     self._finish_tool(id, "cancelled", None)
             case ToolExecutionCompleted(id=id, error=error) if id in self._tools:  # a denied call never started
                 self._finish_tool(id, "failed" if error else "completed", error, event.result)

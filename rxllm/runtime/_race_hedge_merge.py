@@ -33,7 +33,7 @@ _ENDS = frozenset({MessageCompleted, StepCompleted, ChatCompleted})
 
 
 def race(*streams: Observable[Event]) -> Stream[Event]:
-    """Emit the events of the stream that is first to produce content, and dispose the others.
+    """Emit the events of the stream that is first to produce content, and dispose of the others.
 
     ::
 
@@ -91,7 +91,7 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 
 
 class _Race:
-    """Emits the events of the source that is first to produce content, and disposes the others.
+    """Emits the events of the source that is first to produce content, and disposes of the others.
 
     Source k starts after ``delays[k]`` seconds, or once all running sources have dropped out. `name` is the metadata
     key for the outcome.

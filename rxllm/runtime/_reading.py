@@ -10,7 +10,7 @@ fresh       the ``with`` block is entered, or the first item    it has no subscr
             is requested
 subscribed  the stream ends, `close` is called, the ``with``    it returns items from its `Buffer`, or waits for one;
             block is left, or the iterator is dropped           if the stream fails, it raises the error once
-closed      (never)                                             it has disposed its subscription and has no more
+closed      (never)                                             it has disposed of its subscription and has no more
                                                                 items
 ==========  ==================================================  =====================================================
 """
@@ -128,7 +128,7 @@ class Buffer(abc.ObserverBase[T]):
 
 
 class _Reader(Generic[T]):
-    """Base class for iterators. If an iterator is dropped, it disposes its subscription."""
+    """Base class for iterators. If an iterator is dropped, it disposes of its subscription."""
 
     _subscription: abc.DisposableBase | None = None
     _buffer: Buffer[T]
@@ -267,7 +267,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     """Wait until `source` ends, and return its last item.
 
     This works in scripts, threads and notebooks. It warns if it blocks a running event loop, except in notebooks.
-    Ctrl-C disposes the subscription and closes its connections.
+    Ctrl-C disposes of the subscription and closes its connections.
 
     If the stream fails, this raises its error. If there are no items, it raises ``SequenceContainsNoElementsError``. If
     it is called on rxllm's own loop, it raises ``RuntimeError``. If `source` is not an Observable, it raises

@@ -65,7 +65,7 @@ class Endings:
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
         """Block until the functions have returned, but for at most two minutes."""
         if self._is_expected and running_loop() is not loop:
-            # The operator ``take`` completes the reader just before it disposes the source.
+            # The operator ``take`` completes the reader just before it disposes of the source.
             has_turned = threading.Event()
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(has_turned.set)

@@ -143,7 +143,7 @@ class Caller(abc.DisposableBase):
         return last
 
     async def _run(self, pump: Pump[Any], fn: Callable[[], Any], is_async: bool) -> None:
-        name = f"{'' if self.is_approved else 'the approver of '}the tool {self._call.name!r}"
+        name = f"{'' if self.is_approved else 'the approver for '}the tool {self._call.name!r}"
         try:
             if not is_async and (fault := _start_fault()):
                 raise tool_error(self._call, "cancelled", f"{name} was not run: {fault}")

@@ -113,7 +113,7 @@ class Partial(Generic[T]):
         return plain(f"{self._text.slice(start, end)}{closing}")
 
     def keys(self) -> tuple[str, ...]:
-        """Return the names of the object's fields that are not missing, in order."""
+        """Return the names of the object's fields that are present, in order."""
         node = self._node
         if node is None:
             return ()

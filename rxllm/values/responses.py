@@ -37,9 +37,9 @@ class Response(Value, Generic[T]):
     A stream that fails also produces a Response. Its `finish_reason` is ``"error"``, and `error` is the exception. The
     other fields contain the data received so far.
 
-    `parsed` is the answer in the call's `response_format`, or the result of an operator's `parse` argument. It is None
-    if the response calls tools or has failed, but type checkers assume that it is present. In JSON, it is plain data;
-    ``serializer.from_json(text, response_format=...)`` restores the object.
+    `parsed` is the answer, parsed into the call's `response_format`, or the result of an operator's `parse` argument.
+    It is None if the response calls tools or has failed, but type checkers assume that it is present. In JSON, it is
+    plain data; ``serializer.from_json(text, response_format=...)`` restores the object.
 
     `metadata` is everything else that the provider reports. Its keys are the same for every provider:
     ``"service_tier"``, ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, and keys

@@ -204,8 +204,8 @@ class _Document:
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
         """Remove patterns from `schema`, and return the number of patterns found so far.
 
-        A pattern is removed if it cannot be read or if it follows `MAX_PATTERNS` others. `patterns` is the number of
-        patterns found in earlier schemas.
+        A pattern is removed if it cannot be read, or if `MAX_PATTERNS` patterns have already been found. `patterns` is
+        the number of patterns found in earlier schemas.
         """
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}

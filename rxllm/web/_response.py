@@ -9,7 +9,7 @@ the browser reads slowly      While `WAITING` events are queued, no more data is
 the browser stops reading     The response ends after `send_timeout` seconds.
 the stream fails              The error is sent as a frame. The status remains 200.
 the browser disconnects       The subscription is disposed, which ends the model call.
-the server shuts down         The server cancels the response, which also disposes the subscription.
+the server shuts down         The server cancels the response, which also disposes of the subscription.
 ============================  ==========================================================================================
 
 Starlette's own ``StreamingResponse`` may notice a disconnect only on its next write. This response notices it
@@ -63,7 +63,7 @@ def streaming_response(
 
     The response is an ASGI application that works with Starlette, FastAPI, Litestar and any other ASGI framework.
     Return it from a route, or call it: ``await response(scope, receive, send)``. It subscribes to `stream` when it is
-    called, and disposes the subscription if the browser disconnects.
+    called, and disposes of the subscription if the browser disconnects.
 
     Arguments:
         protocol: The name of a protocol, or an encoder.

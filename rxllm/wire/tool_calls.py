@@ -17,9 +17,9 @@ missing or negative  missing              the latest call, unless the delta's na
 ===================  ===================  =====================================================================
 
 * A call starts once its id and name are known and all earlier calls have started.
-* Only the first name counts. Many providers repeat the name, but none splits it between deltas.
+* Only the first name counts. Many providers repeat the name, but none splits it across deltas.
 * If the id of a call is missing or already used, the call is given the id ``call_<k>``. k is the position of the call
-  among all calls of the thread.
+  among all the calls in the thread.
 """
 
 from __future__ import annotations

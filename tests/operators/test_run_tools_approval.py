@@ -411,7 +411,7 @@ def test_on_a_loop_a_late_approver_is_left_cancelled_or_disposed(kind: str, capl
     step = result(calling(CALL), [pay], approve=approve, approve_timeout=0.5)
     assert "no answer within 0.5 s" in contents(step)["c1"]
     if kind == "plain":
-        left = "the approver of the tool 'pay' was cancelled or timed out"
+        left = "the approver for the tool 'pay' was cancelled or timed out"
         eventually(lambda: any(record.message.startswith(left) for record in caplog.records))
         let_go.set()
     if kind == "Observable":

@@ -112,7 +112,7 @@ def test_nothing_may_block_the_loop_or_start_a_thread() -> None:
 
     with pytest.raises(SimulationError, match="cannot wait for its own calls"):
         simulate(block)
-    with pytest.raises(SimulationError, match="a simulation has no threads"):
+    with pytest.raises(SimulationError, match="threads are not allowed in a simulation"):
         simulate(start)
 
 
