@@ -1,4 +1,4 @@
-"""Chunks in the formats of two other systems, and their conversion to events.
+"""Chunks in two external formats, and their conversion to events.
 
 =============  ==================================================  ====================  ========================
 dialect        chunk class                                         fold into one result  conversion to events

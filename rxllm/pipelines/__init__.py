@@ -1,4 +1,4 @@
-"""Build the pipes that call models, such as `generate`, `chat` and `generate_image`."""
+"""Build the pipelines that call models, such as `generate`, `chat` and `generate_image`."""
 
 from rxllm.pipelines._generate import chat, generate, step, stream, stream_generate, stream_step
 from rxllm.pipelines._generate_image import ImageOptions, edit_image, generate_image, image_variations

@@ -74,8 +74,8 @@ class PlainOptions(TypedDict, total=False):
     """The probability mass to sample from (above 0, at most 1). Only the most likely tokens that together reach this
     probability are considered. Default: the provider's."""
     max_tokens: int | None
-    """The maximum length of the answer, in tokens. Anthropic requires a limit. If you do not set one, rxllm sends
-    32,000 for Claude 4 and later, and 4,096 for other models. Default: the provider's."""
+    """The maximum length of the answer, in tokens. Anthropic's API requires a limit. If you do not set
+    one, rxllm sends that API 32,000 for Claude 4 and later, and 4,096 for other models. Default: the provider's."""
     stop: str | Sequence[str] | None
     """One or more strings. The answer ends just before the model would write any of them. Default: none."""
     seed: int | None
@@ -106,9 +106,9 @@ class PlainOptions(TypedDict, total=False):
     """The policy for retrying a call that fails before any content arrives: a `RetryPolicy`, a mapping of its fields,
     True for the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
-    """The number of seconds that may pass without model output, or a `Timeouts`. A number also limits the time between
-    bytes. A `Timeouts` does so only if it sets both `first` and `idle`. Default: only the connection's own limit, which
-    is 600 seconds without a byte."""
+    """The number of seconds that may pass without model output, or a `Timeouts`. A number also replaces the
+    connection's own limit on the time between bytes. A `Timeouts` does so only if it sets both `first` and `idle`.
+    Default: only the connection's own limit, which is 600 seconds without a byte."""
     emit_text_deltas: bool | None
     """Whether event streams include `TextDelta` events. Results are the same either way. Default: ``True``."""
     emit_tool_deltas: bool | None
@@ -142,8 +142,8 @@ class PlainStepOptions(PlainOptions, total=False):
     max_concurrency: int | None
     """The maximum number of tools that run at the same time. None means no limit. Default: ``None``."""
     eager: bool | None
-    """Whether tools may start while the model is still writing. True allows this for tools with ``eager=True`` and,
-    except for agents, for tools with ``idempotent=True``. False allows it for none. Default: only tools with
+    """Whether tools may start while the model is still writing. True allows this for tools with ``eager=True``, and
+    for tools with ``idempotent=True`` that are not agents. False allows it for none. Default: only tools with
     ``eager=True``."""
     tool_executor: Executor | None
     """A function that is called in place of each tool's handler. Default: the engine's."""
