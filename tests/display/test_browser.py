@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,6 +120,19 @@ def call(id: str, index: int, *pieces: str, name: str) -> list[bytes]:
     return [delta(name=name, arguments=""), *(delta(arguments=piece) for piece in pieces)]
 
 
+seen = threading.Event()
+"""Set once the test has looked at the thinking. Only then the answer begins."""
+
+
+def thoughts() -> Iterator[bytes | Pause]:
+    yield from (chat_event({"reasoning_content": f"{n}. A thought.\n"}) for n in range(1, 60))
+    for _ in range(400):
+        if seen.is_set():
+            break
+        yield Pause(0.05)
+    yield from chat("Done.")
+
+
 def reply(request: Request) -> Reply:
     messages = request.json["messages"]
     prompts = [message["content"] for message in messages if message["role"] == "user"]
@@ -139,13 +153,7 @@ def reply(request: Request) -> Reply:
             ]
         ),
         "approval": lambda: Reply([*call("c0", 0, '{"amount": 5}', name="pay"), chat_finish("tool_calls"), DONE]),
-        "thoughts": lambda: Reply(
-            [
-                *(chat_event({"reasoning_content": f"{n}. A thought.\n"}) for n in range(1, 60)),
-                Pause(3.0),
-                *chat("Done."),
-            ]
-        ),
+        "thoughts": lambda: Reply(thoughts()),
         "both": lambda: Reply(
             [
                 chat_chunk("Two things. "),
@@ -467,6 +475,7 @@ def test_thinking_is_open_at_its_end_while_it_streams_and_folded_afterwards(note
     expect(thoughts.locator("li").last).to_be_in_viewport()
     expect(thoughts.locator("li").first).not_to_be_in_viewport()
     notebook.picture("thoughts")
+    seen.set()
     expect(notebook.card("thoughts").locator(".rxllm-text")).to_have_text("Done.")
     expect(thoughts).to_be_hidden()
 

@@ -68,7 +68,7 @@ def test_a_dispose_closes_the_connections_of_the_agents_at_once(depth: int) -> N
         seen: list[Event] = []
         events = rxllm.stream(engine_of(above[-1]), "Go", tools=[agent])
         subscription = events.subscribe(seen.append)
-        await until(lambda: sum(type(e) is Nested and type(e.event) is TextDelta for e in seen) >= 2)
+        await until(lambda: sum(type(e) is Nested and type(e.event) is TextDelta for e in seen) >= 2**depth)
         open_connections = [connection for connection in server.connections if connection.closed_at is None]
         acted = now()
         subscription.dispose()
