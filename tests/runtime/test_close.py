@@ -99,7 +99,7 @@ async def cancel_the_awaiting_task(server: Loopback) -> float:
 
 async def time_out_the_awaiting_task(server: Loopback) -> float:
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(generate(model(server), "Hi"), 0.1)
+        await asyncio.wait_for(generate(model(server), "Hi"), 0.3)
     return now()
 
 
@@ -140,7 +140,7 @@ async def the_timeout_operator(server: Loopback) -> float:
         nonlocal acted
         acted = now()
 
-    subscription = stream_generate(model(server), "Hi").pipe(rx.timeout(0.1)).subscribe(on_error=note)
+    subscription = stream_generate(model(server), "Hi").pipe(rx.timeout(0.3)).subscribe(on_error=note)
     await until(lambda: acted > 0)
     subscription.dispose()
     return acted
