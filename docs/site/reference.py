@@ -23,7 +23,7 @@ In a terminal, it is the same card.
 ![The same card in a terminal](pictures/terminal.svg)
 
 In a browser, [the web](web.md) connects answers, approvals, stop and reload.
-![A chat in the browser that waits for an approval](pictures/web_chat.png)
+![A browser chat that is waiting for an approval](pictures/web_chat.png)
 
 </div>"""
 

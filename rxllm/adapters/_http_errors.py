@@ -2,10 +2,10 @@
 
 Providers use different codes and statuses for the same error. The first match determines the reason:
 
-1. A code or message that means that the context is too long or that content was filtered.
-2. A message that means that the key was rejected. Some servers send it with status 400.
+1. A code or message indicating that the context is too long or that content was filtered.
+2. A message indicating that the key was rejected. Some servers send this message with status 400.
 3. If the status is 400 or unknown, the first code that has a reason other than ``invalid_request``.
-4. The status or, if the status has no reason, the last code that has one.
+4. The status or, if the status has no reason, the last code that has a reason.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Vertex(HTTPAdapter):
 
     Name the model in the form ``"vertex:gemini-2.5-pro"`` or ``"vertex:claude-sonnet-4-5"``. If you do not pass a
     `project`, it is read from ``GOOGLE_CLOUD_PROJECT`` or the credentials. The `location` is either the name of a
-    region or one of ``"us"``, ``"eu"`` and ``"global"``. If you do not pass one, it is read from
+    region or one of ``"us"``, ``"eu"`` and ``"global"``. If you do not pass a `location`, it is read from
     ``GOOGLE_CLOUD_LOCATION``; the default is ``"global"``. For Claude, ``ANTHROPIC_VERTEX_PROJECT_ID`` and
     ``CLOUD_ML_REGION`` are read first.
 

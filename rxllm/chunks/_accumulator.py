@@ -146,7 +146,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
 
         If the fragments are not valid JSON, or if none of the announced fragments arrive, the arguments in the call's
         own chunk are used. The call's ``metadata["error"]`` is then ``("args_lost", reason)``. The logger ``"rxllm"``
-        logs the loss and, if fragments have arrived, their number of bytes.
+        logs the loss and, if any fragments arrived, their total size in bytes.
         """
         return [call.for_response() for call in _assemble_calls(self._chunks())]
 

@@ -295,7 +295,7 @@ class _LiveCalls:
         return True
 
     def add(self, entry: Any) -> bool:
-        """Add the fragment in a ``tool_call_args`` entry. Return False if the entry is malformed."""
+        """Add the fragment from a ``tool_call_args`` entry. Return False if the entry is malformed."""
         fragment = read_fragment(entry)
         if fragment is None:
             return False
@@ -308,7 +308,7 @@ class _LiveCalls:
         return True
 
     def update(self, entry: Any) -> bool:
-        """Update a call from a ``tool_call_metadata`` entry. Return False if the entry is malformed."""
+        """Update a call with metadata from a ``tool_call_metadata`` entry. Return False if the entry is malformed."""
         update = read_call_metadata(entry)
         if update is None:
             return False

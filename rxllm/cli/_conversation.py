@@ -239,7 +239,7 @@ def _without_shown(event: Event, seen: list[Event]) -> Event:
 
 
 def _ask_approval(call: rxllm.ToolCall) -> bool | str:
-    """Return True to approve the call, False to deny it, or a reason to deny it."""
+    """Return True to approve the call, False to deny it, or a string to deny it with that reason."""
     if not sys.stdin.isatty():
         return "there is no terminal on which a person could approve it"
     print(textwrap.fill(f"Allow {plain(repr(call))}?", get_terminal_size().columns), file=sys.stderr)

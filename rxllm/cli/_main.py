@@ -59,7 +59,7 @@ def _open_streams() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="rxllm", description="Ask language models from the terminal.")
+    parser = argparse.ArgumentParser(prog="rxllm", description="Use language models from the terminal.")
     parser.add_argument("--version", action="version", version=f"rxllm {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     command("providers", list_providers, "list the providers and show which of them have a key")
     plugin = command("new-plugin", write_plugin, "write a package with an adapter, an operator and their tests")
     plugin.add_argument(
-        "name", type=provider_name, help="the provider's name; for example, acme creates the package rxllm-acme"
+        "name", type=provider_name, help="the provider's name; if it is acme, the package is called rxllm-acme"
     )
     return parser
 

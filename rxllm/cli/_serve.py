@@ -1,6 +1,6 @@
 """The commands ``serve`` and ``worker``.
 
-After the first signal, a worker gives its runs time to finish. When that time is over, or after a second signal, the
+After the first signal, a worker gives its runs time to finish. When that time is up, or after a second signal, the
 worker releases the runs that have not finished.
 """
 
@@ -84,7 +84,7 @@ def _wrong(message: str) -> int:
 
 
 def work(options: Namespace) -> int:
-    """Recover and produce runs until a signal arrives, then release the unfinished runs."""
+    """Recover and execute runs until a signal arrives, then release the unfinished runs."""
     sys.path.insert(0, os.getcwd())
     try:
         runs = _runs(options.runs)

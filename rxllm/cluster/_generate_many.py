@@ -91,8 +91,8 @@ def generate_many(
             for response in rxllm.cluster.generate_many(engine, questions, client=client, concurrency=64):
                 print(response.output_text)
 
-    Responses are emitted one by one. Disposing the subscription, or ending this process, closes the connections of all
-    workers. If a worker dies, other workers repeat its unfinished requests. A request fails once three workers have
+    Responses are emitted one by one. Disposing of the subscription or ending this process closes the connections of
+    all workers. If a worker dies, other workers repeat its unfinished requests. A request fails once three workers have
     died while running it. Workers added later take part too, up to a total of 32, or the initial number if that is
     larger.
 

@@ -229,7 +229,7 @@ def _add_instructions(turns: list[Block], instructions: list[Block], *, entries:
     if not instructions:
         return
     follows_user = bool(turns) and turns[-1]["role"] == "user"
-    # If the last turn ends with a call to a server tool, it is paused.
+    # A turn that ends with a call to a server tool is paused.
     is_paused = bool(turns) and turns[-1]["content"][-1]["type"] in SERVER_CALLS
     if entries and (follows_user or is_paused):
         turns.append({"role": "system", "content": instructions})

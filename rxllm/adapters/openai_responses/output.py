@@ -4,7 +4,8 @@
    frame's index. Some servers invent a new id for each frame. Others send index 0 for everything.
 2. ``response.output_item.done`` contains the final item. If any of its text was missing from the deltas, that text is
    emitted when the final item arrives. Ciphertext is read only from the final item, because the ciphertext differs from
-   frame to frame. The last frame contains all final items, and ends those that no such frame has ended.
+   frame to frame. The last frame of the response contains all final items. It ends every item for which no
+   ``response.output_item.done`` has arrived.
 3. Each text or thought is a block. If a block is interrupted, the rest becomes a new block. A part that was not
    announced continues the open block.
 4. A call to a tool that the provider runs has the metadata ``{"server": True}``. The whole item becomes a part of the
