@@ -198,12 +198,12 @@ async def resolved(provider: str, key: ApiKey) -> str:
         with _wrap_errors(provider):
             return key()
 
-    value = call() if iscoroutinefunction(key) else await in_thread(call, f"the api_key function of {provider}")
+    value = call() if iscoroutinefunction(key) else await in_thread(call, f"the api_key function for {provider}")
     with _wrap_errors(provider):
         value = await value if isawaitable(value) else value
     if not isinstance(value, str) or not value.strip():
         kind = "an empty string" if isinstance(value, str) else f"a value of type {type(value).__name__}"
-        message = f"the api_key function of {provider} returned {kind}; it must return the key as a string"
+        message = f"the api_key function for {provider} returned {kind}; it must return the key as a string"
         raise EngineError("missing_key", message, provider=provider)
     return value.strip()
 
@@ -216,7 +216,7 @@ def _wrap_errors(provider: str) -> Generator[None]:
     except LLMError:
         raise
     except Exception as error:
-        message = f"the api_key function of {provider} raised {type(error).__name__}; see the cause of this error"
+        message = f"the api_key function for {provider} raised {type(error).__name__}; see the cause of this error"
         raise EngineError("missing_key", message, provider=provider) from error
 
 

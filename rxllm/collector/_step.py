@@ -44,7 +44,7 @@ from rxllm.values.sessions import nested_call, nested_id, open_agents, question,
 if TYPE_CHECKING:
     from rxllm.collector._stream_collector import StreamCollector
 
-STOPPED = "The tool was stopped before it had ended. It may have acted."
+STOPPED = "The tool was stopped before it finished. It may already have done some or all of its work."
 """The result given to an open call whose tool was still running when the chat was stopped."""
 
 

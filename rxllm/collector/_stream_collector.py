@@ -245,7 +245,10 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.summary.chat_result is not None
 
     def to_response(self) -> Response[Any]:
-        """Return the response so far, or the last step's response until the next step begins or fails."""
+        """Return the current step's response so far.
+
+        After a step has completed, return that step's response until the next step begins or fails.
+        """
         summary = self.summary
         if summary.fresh:
             return summary.steps[-1].response

@@ -31,7 +31,7 @@ from rxllm.values import Usage
 def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[Event]:
     """Return the events of the current step in order of first appearance.
 
-    * All deltas of a block or call are merged into one, right before its completion.
+    * All deltas of a block or call are merged into a single delta, which precedes the completion of the block or call.
     * Malformed events are omitted, and so are deltas that contradict the completion.
     * Tool executions follow the message.
     """

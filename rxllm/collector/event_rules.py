@@ -24,8 +24,8 @@ start      ``MessageStarted``                                  message
 start      a tool's event, in a resumed chat                   tools
 start      ``StepCompleted``, if a question is still open      step
 message    content                                             message
-message    a started tool, its progress, nested events and     message
-           end, if it started early or runs at the provider
+message    the start, progress, nested events or end of a      message
+           tool that started early or runs at the provider
 message    ``MessageCompleted``                                over
 message    ``ErrorEvent``                                      failed
 over       a tool's event, ``Custom``, or ``ErrorEvent`` for   tools

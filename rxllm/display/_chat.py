@@ -180,8 +180,8 @@ def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
         rxllm.show(answers, block=False)
 
     `trait` is the name of the trait to observe. While a cell is running, the kernel receives no changes, so use
-    ``block=False`` or ``subscribe``. The stream never completes. Dispose the subscription to stop observing the widget.
-    Items are emitted on the subscription's event loop or scheduler.
+    ``block=False`` or ``subscribe``. The stream never completes. Dispose of the subscription to stop observing the
+    widget. Items are emitted on the subscription's event loop or scheduler.
 
     Raises ``ValidationError("invalid_option")`` if `widget` is not a widget or has no such trait.
     """

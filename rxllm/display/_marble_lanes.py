@@ -109,7 +109,7 @@ class Lane:
 
 
 class Row(NamedTuple):
-    """A row of the diagram, which shows one subscription to a lane. A lane's first row has the `number` 1."""
+    """A row of the diagram. Each row shows one subscription to a lane. A lane's first row has the `number` 1."""
 
     lane: Lane
     number: int

@@ -164,7 +164,7 @@ class _Line:
         return next((slot.x for slot in self.slots if slot.kind == self.span.outcome), None)
 
     def needed(self, at: float) -> float:
-        """Return the leftmost free position for the items at the time `at`."""
+        """Return the leftmost free position for the items at time `at`."""
         return self.edge + GAP + self._first_item(at)[1]
 
     def shift(self, at: float, x: float) -> float:

@@ -44,7 +44,10 @@ SHARE = 150
 """The pause after a redraw is at least this many times as long as the CPU time of the redraw."""
 
 TICK_SECONDS = 0.1
-"""The pause, in seconds, before a redraw that updates only the elapsed time. After ten seconds, it is one second."""
+"""The pause, in seconds, before a redraw that updates only the elapsed time.
+
+Once the display has existed for ten seconds, the pause is one second.
+"""
 
 WAKE_SECONDS = 0.1
 

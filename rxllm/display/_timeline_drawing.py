@@ -20,8 +20,8 @@ from rxllm.display._words import duration
 WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
 """The horizontal layout of the picture, in pixels.
 
-These are the width of the picture, the left edge and the maximum width of the bars, and the left edge of the text to
-the right of the bars.
+`WIDTH` is the width of the picture. `LEFT` is the left edge of the bars, and `PLOT` is their maximum width. `RIGHT` is
+the left edge of the text to the right of the bars.
 """
 
 ROW, BAR = 34, 16

@@ -175,7 +175,7 @@ class Lane:
         self._since = since
         self._latest = since  # when the latest content arrived
         self._step: Row | None = None
-        self._bar: Bar | None = None  # the growing bar of the step
+        self._bar: Bar | None = None  # the step's latest bar, while that bar is still growing
         self._tools: dict[str, Row] = {}
         self._agents: dict[str, Lane] = {}
         self._number = 1
@@ -183,8 +183,9 @@ class Lane:
 
     @property
     def ticks(self) -> list[float] | None:
-        """The ticks of the growing text bar, or None if there is none. A caller may append the time of a delta to this
-        list instead of calling `add`.
+        """The ticks of the text bar that is still growing, or None if no text bar is growing.
+
+        A caller may append the time of a delta to this list instead of calling `add`.
         """
         return self._bar.ticks if self._bar is not None and self._bar.kind == "text" else None
 

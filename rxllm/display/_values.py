@@ -1,6 +1,6 @@
 """Draw values, messages and threads for notebooks.
 
-The size of everything is limited, so that notebooks stay usable. A long thread shows its first message and its latest
+All output is limited in size, so that notebooks stay usable. A long thread shows its first message and its latest
 messages. Of the messages in between, the later ones can be expanded, and the earlier ones are only counted.
 """
 
@@ -53,9 +53,10 @@ from rxllm.values import (
 )
 
 OPEN, FOLDED = 8, 100
-"""The number of a thread's latest messages to show, and the number of earlier messages to make expandable.
+"""The limits on the messages of a thread.
 
-A message and the results of its tool calls count as one message.
+In addition to the thread's first message, at most `OPEN` of the latest messages are shown, and at most `FOLDED` of the
+messages before them can be expanded. A message and the results of its tool calls count as one message.
 """
 
 ROOM = 300_000

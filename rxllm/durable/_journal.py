@@ -178,8 +178,8 @@ class StoredJournal:
         def fail(error: Exception) -> None:
             nonlocal has_ended
             has_ended = True
-            # Only an LLMError is recorded, and no cancellation. After any other error, such as the one that a closed
-            # loop raises, a replay sends the request again.
+            # An LLMError is recorded, unless it is a cancellation. After an error that is not recorded, such as the one
+            # that a closed loop raises, a replay sends the request again.
             if isinstance(error, LLMError) and error.reason != "cancelled":
                 self._note("response", key, serializer.to_json(error))
 

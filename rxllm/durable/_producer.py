@@ -52,16 +52,16 @@ _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
 
 
 class Producer:
-    """Produces one run, continuing from the end of its log.
+    """Executes one run, continuing from the end of its log.
 
     ==================================  ================================================================================
     situation                           reaction
     ==================================  ================================================================================
     the stream ends                     Commit the last events and the end of the run.
-    the run is cancelled                Dispose the stream, commit the events so far, and end the run as cancelled.
-    the lease is lost                   Dispose the stream. The run now belongs to the process that has the lease.
-    `stop` is called or the loop ends   Dispose the stream, commit the events so far, and release the lease.
-    `abandon` is called                 Dispose the stream and commit nothing.
+    the run is cancelled                Dispose of the stream, commit the events so far, and end the run as cancelled.
+    the lease is lost                   Dispose of the stream. The run now belongs to the process that has the lease.
+    `stop` is called or the loop ends   Dispose of the stream, commit the events so far, and release the lease.
+    `abandon` is called                 Dispose of the stream and commit nothing.
     ==================================  ================================================================================
     """
 
@@ -93,28 +93,30 @@ class Producer:
         self.ended: Future[None] = Future()
 
     def start(self) -> asyncio.Task[None]:
-        """Start a task that produces the run in an empty ``contextvars`` context."""
+        """Start a task that executes the run in an empty ``contextvars`` context."""
         self._task = self._loop.create_task(self._run(), name="rxllm-run", context=Context())
         return self._task
 
     def stop(self) -> None:
         """Stop executing the run, and leave it to other processes.
 
-        The future `ended` is completed once this process has stopped executing the run. `stop` can be called on any
+        The future `ended` is completed once this process has stopped executing the run. `stop` can be called from any
         thread.
         """
         self._set(self._stopped)
 
     def abandon(self) -> None:
-        """Stop without committing anything, because the store is not responding. This method can be called on any
-        thread."""
+        """Stop without committing anything, because the store is not responding.
+
+        This method can be called from any thread.
+        """
         if not self.ended.done():
             log.warning("this process has stopped executing run %s: the store is not responding", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def cancel(self) -> None:
-        """Cancel the run without waiting for the store. This method can be called on any thread."""
+        """Cancel the run without waiting for the store. This method can be called from any thread."""
         self._set(self._writer.is_cancelled)
 
     def _set(self, future: asyncio.Future[None]) -> None:

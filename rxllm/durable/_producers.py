@@ -1,9 +1,9 @@
-"""The runs that this process produces.
+"""The runs that this process executes.
 
 =======================================  ===============================================================================
 situation                                reaction
 =======================================  ===============================================================================
-a run is taken                           Claim the run, and produce it in this process until it ends.
+a run is taken                           Claim the run, and execute it in this process until it ends.
 `take` is cancelled during the claim     Let the claim finish, then release the lease at once.
 `close` is called during the claim       Let the claim finish, then release the lease at once.
 `close` is called                        Stop all producers. Wait up to `lease_seconds` for them and for all claims.
@@ -79,7 +79,7 @@ class Producers:
             self._producers[id].cancel()
 
     async def close(self) -> None:
-        """Stop producing, and close the store."""
+        """Stop executing runs, and close the store."""
         self.is_closed = True
         producers = [*self._producers.values()]
         for producer in producers:

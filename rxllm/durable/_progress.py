@@ -25,7 +25,7 @@ _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
 class ProgressLimit:
     """Encodes and writes events, and limits the rate at which progress is written.
 
-    The methods can be called on any thread, and a lock keeps the events in order. The object must be created on an
+    The methods can be called from any thread, and a lock keeps the events in order. The object must be created on an
     event loop, which will run its timer.
     """
 

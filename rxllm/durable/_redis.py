@@ -39,7 +39,10 @@ The connection stays open while calls are waiting.
 """
 
 ALIVE_SECONDS = 15.0
-"""The number of seconds without a message after which the server is pinged, and the time limit for its reply."""
+"""The number of seconds for which a connection may be silent before the server is pinged.
+
+A connection for notifications is closed if the server then sends nothing for another `ALIVE_SECONDS`.
+"""
 
 PAGE = 500
 

@@ -94,6 +94,6 @@ return version
 }
 """The scripts, by name.
 
-KEYS holds the keys of the run and the document with this id, then the keys of the indexes and the counter. ARGV starts
-with the id and the channel for changes.
+ARGV starts with an id and the channel for changes. KEYS starts with the keys of the run and of the document that have
+this id. They are followed by the keys of the indexes and of the counter.
 """

@@ -282,7 +282,7 @@ class _Waiter:
         return events > self.after or ending is not None or was_cancelled not in (None, is_cancelled)
 
     def wake(self) -> None:
-        """End the wait. This method can be called on any thread."""
+        """End the wait. This method can be called from any thread."""
         with suppress(RuntimeError):  # the waiter's loop is closed
             self._loop.call_soon_threadsafe(lambda: self.future.done() or self.future.set_result(None))
 

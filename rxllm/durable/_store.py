@@ -140,7 +140,7 @@ class Store(Protocol):
         ...
 
     async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
-        """Return up to `limit` events after number `after`.
+        """Return up to `limit` events that follow event number `after`.
 
         Raises ``RunError("unknown_run")`` if there is no such run.
         """

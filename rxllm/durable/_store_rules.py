@@ -336,7 +336,7 @@ async def _cancel(place: Place) -> None:
     expect_same((await store.load(lease.run_id)).status, "completed", "the status after cancelling an ended run")
 
 
-@rule("expire", "expire() deletes only the runs that ended long enough ago, with their logs and journals")
+@rule("expire", "expire() deletes only runs that ended long enough ago, along with their logs and journals")
 async def _expire(place: Place) -> None:
     store, ended, running = place.store, await place.claim(1), await place.claim(2)
     for lease in (ended, running):

@@ -47,7 +47,7 @@ async def _wait(place: Place) -> None:
 
 @rule(
     "woken",
-    "wait() returns soon after events are appended, the run ends or a cancel is requested, on any connection",
+    "wait() returns soon after any connection appends events, ends the run or requests that it be cancelled",
 )
 async def _woken(place: Place) -> None:
     async with opened(place.make_store) as other:

@@ -75,7 +75,7 @@ _LAST = frozenset({ErrorEvent, MessageCompleted})
 
 
 class Decoder(Protocol):
-    """Turns bytes into events without doing any I/O, so it can also replay recorded bytes.
+    """Turns bytes into events. It does no I/O, so it can also decode recorded bytes.
 
     If the provider keeps the answer, empty `data` means that a connection has ended normally.
     """
@@ -192,7 +192,8 @@ async def _read(
 ) -> AdapterError | None:
     """Send `request` and emit the events of the response.
 
-    If the connection or the reading fails after the response has begun, return the error instead of raising it.
+    If the connection fails after the response has begun, or if the rest of the response cannot be read, return the
+    error instead of raising it.
     """
     began = time.monotonic()
     streaming = False

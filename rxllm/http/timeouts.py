@@ -4,7 +4,7 @@ One timer covers all the gaps between the reads of a response body:
 
 ::
 
-    armed ──> fires: have bytes arrived since? ── yes ──> armed again for the rest
+    armed ──> fires: have bytes arrived since? ── yes ──> armed again for the remaining time
                             │ no
                             └──> another look after `LAST_CHANCE_SECONDS` ── no bytes ──> the read is cancelled
 
@@ -64,7 +64,7 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, timeout: Timeouts | float | None) -> Timeouts:
-        """Convert the `timeout` of a call to a `Timeouts`. A number limits every silence in the response."""
+        """Convert a call's `timeout` to a `Timeouts`. A number limits every silence in the response."""
         if timeout is None:
             return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)

@@ -172,7 +172,7 @@ class Items(_Reader[T], Iterator[T]):
         return cast(T, buffer.gate.take())
 
     def close(self) -> None:
-        """Dispose the subscription, and end the iteration."""
+        """Dispose of the subscription, and end the iteration."""
         self._close()
         if self._loop is not None:
             self._buffer.endings.wait_blocking(self._loop)
@@ -217,7 +217,7 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
         return cast(T, buffer.gate.take())
 
     async def aclose(self) -> None:
-        """Dispose the subscription, and end the iteration."""
+        """Dispose of the subscription, and end the iteration."""
         self._close()
         await self._buffer.endings.wait()
 

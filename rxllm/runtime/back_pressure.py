@@ -140,7 +140,7 @@ class Gate:
     def when_open(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, as soon as the gate is open.
 
-        `wake` may be called on any thread, even before this method returns.
+        `wake` may be called from any thread, even before this method returns.
         """
         self._add(self._sleepers, wake)
         if self._has_room():  # check after `_add`, so that no call to `take` is missed

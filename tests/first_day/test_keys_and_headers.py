@@ -134,7 +134,7 @@ async def failing_later() -> str:
 
 @pytest.mark.parametrize("key", [failing, failing_later, iter(()).__next__])
 def test_a_function_that_fails_is_a_typed_error_with_its_cause(key: Any) -> None:
-    with Loopback(HELLO) as server, pytest.raises(EngineError, match="api_key function of openai raised") as caught:
+    with Loopback(HELLO) as server, pytest.raises(EngineError, match="api_key function for openai raised") as caught:
         rxllm.generate(Engine(OpenAIChat(base_url=server.url, api_key=key), model="m"), "Hi").run()
     assert (caught.value.reason, server.requests) == ("missing_key", [])
     assert isinstance(caught.value.__cause__, RuntimeError | StopIteration)

@@ -43,7 +43,7 @@ from tests.examples import examples
 from tests.laws import scripts
 from tests.runtime.support import PATIENCE
 
-STOPPED = {"error": "The tool was stopped before it had ended. It may have acted."}
+STOPPED = {"error": "The tool was stopped before it finished. It may already have done some or all of its work."}
 INITIAL = Session("s", Thread((user("Hi"), Message("assistant", "Hello"))))
 
 
