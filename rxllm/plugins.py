@@ -68,7 +68,10 @@ def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxy
     point = _point("rxllm.adapters", provider)
     fault = call_fault(make, model)
     if fault is not None:  # usually because the plugin is a class
-        remedy = "Its package must register def connect(model): ...; until it does, write Engine(adapter, model=...)"
+        remedy = (
+            "Its package must register a function that takes the model's name, such as connect(model); until it does, "
+            "write Engine(adapter, model=...)"
+        )
         raise _failure(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
     if options and (refusal := call_fault(make, model, **options)) is not None:
         message = f"{_describe(point)} does not accept the options {', '.join(sorted(options))}: {refusal}"

@@ -254,7 +254,7 @@ def test_a_class_or_function_that_takes_no_model_says_what_its_package_should_na
     assert caught.value.reason == "invalid_engine"
     assert "from rxllm-acme 2.1" in caught.value.message
     assert "cannot be called with the model's name" in caught.value.message
-    assert "def connect(model)" in caught.value.message
+    assert "such as connect(model)" in caught.value.message
     assert "--upgrade" not in caught.value.message
 
 

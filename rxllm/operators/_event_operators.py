@@ -320,8 +320,8 @@ class Plugins:
     ``EngineError("missing_dependency")``. A name used by several packages raises ``EngineError("invalid_engine")``.
     Wrong arguments raise ``TypeError``. Every error names the package.
 
-    A type checker sees every operator here as a ``Callable[..., Any]``. For an operator's own types, import it from its
-    package::
+    A type checker sees every operator here as a ``Callable[..., Any]``. To get an operator's precise types, import the
+    operator from its package::
 
         events.pipe(ops.plugins.citations())        # Any
 

@@ -70,11 +70,11 @@ def finally_result(
     ``completed``  The stream completed.
     ``failed``     The stream ended with an ``ErrorEvent`` or ``on_error``, or the event loop ended. The result has the
                    error of the ``ErrorEvent``, or the ``LLMError`` passed to ``on_error``.
-    ``cancelled``  The stream was disposed, by ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``,
+    ``cancelled``  The stream was disposed of by ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``,
                    Ctrl-C, ...
     =============  =====================================================================================================
 
-    `fn` runs on the call's event loop, after the source has ended or been disposed. An ``async`` `fn` is cancelled
+    `fn` runs on the call's event loop, after the source has ended or been disposed of. An ``async`` `fn` is cancelled
     after 30 seconds. A plain function blocks the loop, so it should be quick. The subscriber is notified of the end
     once `fn` is done. ``run()``, ``await`` and an iterator's ``with`` block always wait for `fn`. ``dispose()`` does
     not. Exceptions raised by `fn` are logged.

@@ -350,7 +350,7 @@ class _Guard(abc.DisposableBase):
         item = waiting.item
         if self._may_release and (callable(item) or isinstance(item, _ENDS)):
             for check in [check for check in self._checks if check.part.number <= waiting.parts]:
-                self._end_check(check)  # the response that it checks has ended
+                self._end_check(check)  # the response has ended, so this check is no longer needed
         if callable(item):
             item()
             return

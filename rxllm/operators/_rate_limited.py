@@ -332,8 +332,8 @@ class _Queue:
     def enter(self, call: _QueuedCall) -> bool:
         """Append `call` to the queue and return True, or return False if the call could never start.
 
-        A call could never start if its subscriber blocks the event loops of so many earlier calls, running or waiting,
-        that they fill all slots.
+        A call can never start if its subscriber blocks the event loops of earlier calls, whether running or
+        waiting, and there are enough of these calls to fill all slots.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:

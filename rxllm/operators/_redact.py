@@ -88,10 +88,11 @@ def redact(
 
     `replacement` is inserted literally. A match may span several deltas.
 
-    Text that might become part of a match is held back, up to `max_match` characters. A longer match is replaced only
-    if its first `max_match` characters alone begin with a match. The same applies to a match whose look-ahead reads
-    past these characters. If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back.
-    Held-back text is emitted at the end of a block, but not after an ``on_error``.
+    Text that might become part of a match is held back, up to `max_match` characters. If a match is longer, `pattern`
+    is also applied to the first `max_match` characters of the match alone. The match is replaced only if `pattern`
+    matches at the start of these characters. The same applies to a match whose look-ahead reads past these characters.
+    If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. Held-back text is emitted at
+    the end of a block, but not after an ``on_error``.
 
     Deltas, completed text, messages, ``StepCompleted`` and ``ChatCompleted`` are redacted. Redacted thinking loses its
     signature and provider data, which are no longer valid. Tool calls and their results, user messages and a response's

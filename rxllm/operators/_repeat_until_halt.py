@@ -49,8 +49,8 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
     >>> list(of(1).pipe(continue_with(lambda last: of(last + 1) if last < 3 else None)))
     [1, 2, 3]
 
-    `last` is the stream's last item. When the stream that `fn` returned completes, `fn` is called again. The stream
-    completes when `fn` returns None or an empty stream.
+    `last` is the last item of the completed stream. When the stream that `fn` returned completes, `fn` is called again.
+    The resulting stream completes when `fn` returns None or an empty stream.
     """
 
     def subscribe(

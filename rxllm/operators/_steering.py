@@ -217,8 +217,8 @@ class _UntilSentence:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        # Give the journal these events before the source is disposed, because the journal then records the early
-        # disposal.
+        # Give these events to the journal before disposing of the source. The disposal makes the journal record that
+        # the response was cut off, and a later run that replays this record needs the events.
         self._keep([*self._seen, *closing, end])
         self._end([*last, *closing, end])
 

@@ -134,7 +134,8 @@ class StepTools(abc.DisposableBase):
     def cut(self, vetoed: ToolCall, message: str) -> list[Event]:
         """After a veto, stop the other tools whose calls are incomplete, and discard their results.
 
-        Returns a ``ToolExecutionCompleted`` for the tool of `vetoed`, and one for each stopped tool that was running.
+        Returns a ``ToolExecutionCompleted`` for the tool that `vetoed` calls, and one for each stopped tool that was
+        running.
         """
         self._incomplete.discard(vetoed.id)
         self._running.pop(vetoed.id, None)

@@ -111,13 +111,16 @@ class ToolStep(abc.DisposableBase):
         self._eager.clear()
         self._feeds.clear()
         self._source.dispose()
-        # The source must be disposed before this call, because that causes the journal to record the response.
+        # Dispose of the source first. The disposal makes the journal record the response, which `settle` relies on.
         self._early.settle(is_used=False)
         self._scheduled.dispose()
         self._dispose_tools()
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return this response's events if an earlier run of the stream cut it off. Otherwise, return None."""
+        """Return the events of this response if an earlier run of the stream cut the response off.
+
+        Otherwise, return None.
+        """
         journal = self._scope.journal
         key = recalled_key("cut", self._thread)
         return journal.recall(self._scope.path, key) if isinstance(journal, RecallingJournal) else None
@@ -247,7 +250,10 @@ class ToolStep(abc.DisposableBase):
         self._source.dispose()
         self._feeds.clear()
         *completions, end = close_response(self._state, VETOED, call)
-        reason = f"the tool {call.name!r} ended the response, so this tool was stopped and its result is not used"
+        reason = (
+            f"the tool {call.name!r} ended the response before the model had completed this call, so the call was "
+            "stopped and its result is not used"
+        )
         for event in [*completions, *self._step_tools().cut(call, reason), end]:
             self._deliver(event)
         self._on_completed()
@@ -335,7 +341,7 @@ class ToolStep(abc.DisposableBase):
         return runnable, {"manual_tool_calls": tuple(manual), "approval_tool_calls": tuple(waiting)}
 
     def _deliver(self, event: Event) -> None:
-        # If the subscriber raises an exception, there is no caller left to which the exception could propagate.
+        # If the subscriber raises an exception, there is no caller left for the exception to propagate to.
         self._waiting.note(event)
         try:
             self._emit(event)

@@ -51,7 +51,7 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``call_arguments``      A call's arguments equal its parsed raw arguments, or its metadata has an ``error``.
     ``call_completed``      Every call is completed before the response ends.
     ``usage_changed``       Usage is reported only when it has changed.
-    ``message_folded``      The completed message equals the fold of the events, with or without deltas.
+    ``message_folded``      The completed message equals the fold of the events, whether or not deltas are included.
     ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
     ``terminal``            Each response has one ``MessageCompleted`` or ``ErrorEvent``, which is its last event.
     ``tool_started``        A call's tool runs only once in a step. Within a response, it starts after the call has

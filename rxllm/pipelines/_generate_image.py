@@ -44,7 +44,7 @@ class ImageOptions(TypedDict, total=False):
     """The width and height in pixels, or a size that the provider defines, such as "1024x1024". Default: the
     provider's."""
     quality: str | None
-    """The image quality in the provider's words, such as "high". Default: the provider's."""
+    """The image quality, as a name that the provider defines, such as "high". Default: the provider's."""
     style: Literal["natural", "vivid"] | None
     """The style of the images, such as "vivid" for dramatic images. Default: the provider's."""
     background: Literal["transparent", "opaque", "auto"] | None
@@ -84,10 +84,10 @@ def generate_image(
     >>> generate_image(engine, "a kestrel").run()
     ImageResponse([Image(binary, image/gif, 6 bytes)])
 
-    Each subscription makes a new call. `engine` is an `Engine` with an ``image_adapter``, an image adapter, or
-    ``"provider:model"``. Without an image adapter, the stream fails with ``EngineError("no_image_adapter")``. An
-    unknown option raises `EngineError`, and an invalid value raises `ValidationError`. Any other error goes to
-    ``on_error``.
+    Each subscription makes a new call. `engine` is an image adapter, an `Engine` that has an ``image_adapter``, or a
+    string of the form ``"provider:model"``. Without an image adapter, the stream fails with
+    ``EngineError("no_image_adapter")``. An unknown option raises `EngineError`, and an invalid value raises
+    `ValidationError`. Any other error goes to ``on_error``.
 
     The engine's params are for chat models, so they are ignored. If the engine has an ``adapter``, the engine's model
     is ignored, too. To check a request before it is sent, call ``validate.image_request``.

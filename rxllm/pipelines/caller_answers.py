@@ -1,4 +1,4 @@
-"""Turn the caller's answers to tool calls into events."""
+"""Create events from the answers that the caller gave to tool calls."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids,
 
 
 def is_over(thread: Thread) -> bool:
-    """Return whether the model has answered, and no tool call or question is left unanswered."""
+    """Return True if the model has answered and no tool call or question is still open."""
     last = thread.last
     return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
 
@@ -63,7 +63,7 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, thread: Thread) -> HaltedStep | None:
-        """Return the halted step, or None if no tool call or question is left unanswered."""
+        """Return the halted step, or None if no tool call or question is still open."""
         last = thread.last
         question = last if last is not None and last.metadata.get("ask_user") else None
         calls = unanswered(thread)

@@ -74,8 +74,8 @@ class PlainOptions(TypedDict, total=False):
     """The probability mass to sample from (above 0, at most 1). Only the most likely tokens that together reach this
     probability are considered. Default: the provider's."""
     max_tokens: int | None
-    """The maximum length of the answer, in tokens. Anthropic's API requires a limit. If you do not set
-    one, rxllm sends that API 32,000 for Claude 4 and later, and 4,096 for other models. Default: the provider's."""
+    """The maximum length of the answer, in tokens. Anthropic's API requires a limit. If you do not set one, rxllm uses
+    32,000 for Claude 4 and later, and 4,096 for other models of that API. Default: the provider's."""
     stop: str | Sequence[str] | None
     """One or more strings. The answer ends just before the model would write any of them. Default: none."""
     seed: int | None
@@ -176,8 +176,8 @@ class PlainChatOptions(PlainStepOptions, total=False):
     """The point at which `steer` interrupts the model: after its current "sentence" or "step". Default: "sentence", or
     "step" with a `response_format`."""
     structured_finalize_nudge: str | None
-    """The user message that `structured_finalize` adds to its final request. With "", none is added. Default:
-    ``"Now provide your final structured response."``."""
+    """The user message that `structured_finalize` adds to its final request. If it is "", no message is added.
+    Default: ``"Now provide your final structured response."``."""
 
 
 class ChatOptions(PlainChatOptions, StepOptions, total=False):
@@ -403,7 +403,7 @@ _RULES: dict[str, _Rule] = {
     ),
     **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
     "retry": (
-        "a RetryPolicy, a mapping of its fields such as {'max_attempts': 3}, True or False",
+        "a RetryPolicy, a mapping of its fields (such as {'max_attempts': 3}), True or False",
         lambda value: isinstance(value, RetryPolicy | Mapping | bool | None) or value == "default",
     ),
     "timeout": (

@@ -56,8 +56,8 @@ class Budget:
     """A limit on the tokens or dollars that a group of calls may use.
 
     ``ops.budget(shared)`` applies the budget to calls from any engine, chat, loop or thread. Before a request is sent,
-    the most that the request could use is reserved. If that is more than is left, the request is not sent. After the
-    call, the reservation is replaced by what the call actually used.
+    the maximum that the request could use is reserved. If less than this maximum is left, the request is not sent.
+    After the call, the reservation is replaced by what the call actually used.
 
     If there is a dollar limit, a request whose price is unknown is not sent. To supply missing prices, pass
     ``price(usage)``, as in ``ops.cost``. To send such requests anyway, pass ``unpriced="allow"``. ``ops.budget``

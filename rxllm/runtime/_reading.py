@@ -93,8 +93,8 @@ class Buffer(abc.ObserverBase[T]):
 
     def _cut_off(self) -> None:
         fault = f"{self._limit} items are waiting for the reader, and the source cannot wait"
-        remedy = "thin them out with ops.keep_latest() or ops.conflate(), use a source that can wait, such as"
-        error = StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...), or pass a larger limit=")
+        remedy = "thin them out with ops.keep_latest() or ops.conflate(), use a source that can wait (such as"
+        error = StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...)), or pass a larger limit=")
         if self.take_error(error):
             self._subscription.dispose()
 
@@ -269,9 +269,9 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     This works in scripts, threads and notebooks. It warns if it blocks a running event loop, except in notebooks.
     Ctrl-C disposes of the subscription and closes its connections.
 
-    If the stream fails, this raises its error. If there are no items, it raises ``SequenceContainsNoElementsError``. If
-    it is called on rxllm's own loop, it raises ``RuntimeError``. If `source` is not an Observable, it raises
-    ``ValidationError("invalid_option")``.
+    If the stream fails, `run` raises the stream's error. Raises ``SequenceContainsNoElementsError`` if the stream has
+    no items. Raises ``RuntimeError`` if `run` is called on rxllm's own loop. Raises
+    ``ValidationError("invalid_option")`` if `source` is not an Observable.
     """
     check_source(source, "run")
     source = getattr(source, "_whole", source)

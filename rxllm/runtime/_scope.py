@@ -1,8 +1,8 @@
 """The scope: the chat, step and tool call that a subscription belongs to.
 
-While an operator subscribes, it puts the scope into a context variable, from which calls read it. When it calls its own
-subscriber, it restores the subscriber's scope; see `ScopedObserver`. Events do not contain the scope, so they cannot
-leak prompts.
+While an operator subscribes to its source, a context variable contains the scope, so that calls can read the scope.
+When the operator calls its own subscriber, the operator sets the variable to the subscriber's scope; see
+`ScopedObserver`. Events do not contain the scope, so they cannot leak prompts.
 
 ==================================  ==============================  ===================================================
 field of `Scope`                    written by                      read by
@@ -120,8 +120,9 @@ class EagerJournal(RecallingJournal, Protocol):
 
     Once the whole response has been recorded, `keep` is called with an empty list and the same key. The empty list
     makes later runs use the response instead of its beginning. If the process died after recording the response but
-    before keeping the empty list, `recall` must still return an empty list after the beginning. It must not do this for
-    a beginning that was kept twice, because an earlier run has already used that beginning.
+    before keeping the empty list, one call to `recall` must return the beginning, and the next call must return an
+    empty list. This does not apply to a beginning that was kept twice, because an earlier run has already used that
+    beginning.
     """
 
     def void(self, path: Sequence[str], key: str) -> None:
@@ -279,8 +280,8 @@ class ScopedObserver(abc.ObserverBase[Any]):
 
     Operators such as ``repeat`` and ``retry`` start a new call when a call ends. The new call must not start in the
     scope of the call that has ended. `observer` may subscribe again when it receives an ``ErrorEvent`` or when the
-    stream ends. When `observer` receives either, the scope is therefore complete. For other events, the scope contains
-    only the fields that a model source passes on.
+    stream ends. In both cases, `observer` is therefore called in its complete scope. For other events, the scope
+    contains only the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")

@@ -1,7 +1,7 @@
 """Context variables that contain the `Place` and the `Reader` of a call.
 
-The source of the call reads both variables. The place and the reader could not be passed in a scheduler, because retry,
-merge and concat resubscribe on other threads.
+The source of the call reads both variables. A scheduler could not carry the place and the reader, because retry, merge
+and concat resubscribe on other threads.
 
 ===========================  ==========================================  ===============================================
 field of `Place`             written by                                  read by
