@@ -129,7 +129,8 @@ def assert_adapter(
 
 @ADAPTER_RULES.rule(
     "adapter",
-    "it is an async generator function, or its stream(request, call) is one or returns an Observable",
+    "it is an async generator function, or it has a stream(request, call) method that is an async generator function "
+    "or that returns an Observable",
 )
 def _adapter(run: AdapterRun) -> None:
     try:
@@ -157,7 +158,7 @@ def _typed_error(run: AdapterRun) -> None:
     expect(error is None or isinstance(error, LLMError), f"it raised {error!r}", error)
 
 
-@ADAPTER_RULES.rule("error_event", "an error after the first event is emitted as an ErrorEvent")
+@ADAPTER_RULES.rule("error_event", "after the first event, an error is not raised but emitted as an ErrorEvent")
 def _error_event(run: AdapterRun) -> None:
     events, error = run.observed.events, run.observed.error
     expect(error is None or not events, f"it raised {error!r} after {len(events)} events", error)

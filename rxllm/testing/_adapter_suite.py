@@ -145,7 +145,11 @@ class AdapterConformance:
         try:
             yield
         except AssertionError as error:
-            hooks = f"Do the suite's hooks send everything in the script ({rule})? " if rule in SCRIPT_RULES else ""
+            hooks = (
+                f"Do the suite's hooks send everything in the script that the {rule} case needs? "
+                if rule in SCRIPT_RULES
+                else ""
+            )
             if rule in (*SCRIPT_RULES, *SENT_RULES):
                 error.add_note(f"{hooks}If the service cannot do this, omit the case: without = {{{rule!r}: 'why'}}")
             raise

@@ -206,9 +206,9 @@ def sandbox(engine: A) -> Generator[A]:
     >>> fake.requests[0].model
     'gpt-5'
 
-    `engine` is an `Engine`, an adapter or an image adapter. It replaces every engine that the code gives as a string,
-    such as ``"openai:gpt-5"``. If the code generates both text and images, pass an `Engine` that has both adapters.
-    Requests keep the model name given in the code.
+    `engine` is an `Engine`, an adapter or an image adapter. It replaces every engine that the code specifies as a
+    string, such as ``"openai:gpt-5"``. If the code generates both text and images, pass an `Engine` that has both
+    adapters. Requests keep the model name given in the code.
 
     A sandbox affects every stream created inside its block, even if the stream runs after the block. It also applies in
     tasks, ``asyncio.run`` and ``asyncio.to_thread``. Concurrent and nested sandboxes are independent. Engines created

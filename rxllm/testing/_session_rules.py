@@ -34,7 +34,7 @@ def assert_session_store(make: Callable[[], SessionStore], *, without: Collectio
     the store.
 
     `without` names the rules to omit. Omit ``apart`` and ``invalid`` if your program generates all ids. Never omit
-    ``new``, ``content``, ``version``, ``delete`` and ``at_once``.
+    ``new``, ``content``, ``version``, ``delete`` or ``at_once``.
 
     Raises the same errors as ``assert_executor``.
     """
@@ -99,7 +99,8 @@ async def _content(place: _Place) -> None:
 
 
 @SESSION_STORE_RULES.rule(
-    "version", "save() accepts only the stored version number, and increases it, with any store object"
+    "version",
+    "save() accepts only the stored version number and then increases it, no matter which store object is used",
 )
 async def _version(place: _Place) -> None:
     await place.conflicts(1, "version 1 of a new session")

@@ -22,8 +22,10 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 ENABLED = 0.3
 """The probability that a kind of fault is enabled in a run."""
 RATES = (0.1, 0.4, 0.8)
-"""The probabilities with which an enabled fault can strike. Each run picks one of them for all faults except
-``reorder``."""
+"""The possible values for the probability that an enabled fault strikes.
+
+Each run picks one value and uses it for all faults except ``reorder``.
+"""
 
 
 class Moment(NamedTuple):

@@ -118,7 +118,7 @@ def _events(executor: Executor, tools: list[Tool], *calls: ToolCall, **options: 
 
 
 def _event(executor: Executor, handler: Callable[[Any], Any], kind: type[E], **options: Any) -> E:
-    """Run a step whose tool calls `handler`, and return the step's only event of the class `kind`."""
+    """Run a step that calls a tool whose handler is `handler`, and return the step's only event of the class `kind`."""
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     function = tool(name="f", description="A tool.", schema=schema, handler=handler)
     events = _events(executor, [function], ToolCall("c", "f", {"x": 1}), **options)

@@ -76,7 +76,7 @@ _WRONG: tuple[Any, ...] = (None, 7, "x", [1], {"x": 1})
 
 
 def malformed(frame: bytes) -> Iterator[bytes]:
-    """Yield the first half of `frame`, and then whole copies of `frame`, each with one value wrong or missing."""
+    """Yield the first half of `frame`, and then copies of the full frame, each with one value wrong or missing."""
     yield frame[: len(frame) // 2]
     begin, end = frame.find(b"{"), frame.rfind(b"}") + 1
     with contextlib.suppress(msgspec.DecodeError):
@@ -238,7 +238,10 @@ class _ChatChecker:
             folded = fold_message(events)
             if events and (folded.content, folded.tool_calls) != (event.message.content, event.message.tool_calls):
                 source = "the events" if events is self._events else "the events without deltas"
-                why = f"{source} fold into {folded.content!r}, {folded.tool_calls}, but the message differs"
+                why = (
+                    f"{source} fold into a message with the content {folded.content!r} and the tool calls "
+                    f"{folded.tool_calls}, but the message in the MessageCompleted event is different"
+                )
                 raise BrokenRule("message_folded", why)
 
     def _check_step(self, event: ev.StepCompleted) -> None:

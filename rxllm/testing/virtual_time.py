@@ -211,7 +211,8 @@ class OperatorRun:
 
     def _record_end(self, kind: str, error: Exception | None) -> None:
         self.notes.append((self._clock.tick - self._start, kind, error))
-        self._clock.at(self._clock.tick, self._record_left_over)  # runs after every subscriber has received the end
+        # The callback runs after every subscriber has been notified of the end.
+        self._clock.at(self._clock.tick, self._record_left_over)
 
     def _record_left_over(self) -> None:
         threads = sorted(thread.name for thread in set(threading.enumerate()) - self._threads)

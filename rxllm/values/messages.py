@@ -43,7 +43,8 @@ class ThinkingPart(Value):
     """The model's thinking.
 
     `signature` and `provider_data` are sent back unchanged to the provider that created them. Other providers do not
-    receive them, except that ``reasoning_details`` are sent to any Chat Completions server but OpenAI's.
+    receive them, except for the ``reasoning_details`` in `provider_data`. These are sent to every Chat Completions
+    server other than OpenAI's and Azure's.
     """
 
     text: str
@@ -346,7 +347,7 @@ def _file_part(path: Path) -> Part:
 
 
 def data_uri_part(uri: str) -> Part:
-    """Return the image or file in a ``data:`` URI."""
+    """Decode a ``data:`` URI into an `ImagePart` or a `FilePart`."""
     try:
         image = Image.from_data_uri(uri)
         data = image.to_binary()

@@ -124,8 +124,8 @@ class Progress(msgspec.Struct, frozen=True):
     * `usage`: the total usage of the requests that have ended.
     * `journaled`: the number of requests that were answered from the journal.
     * `retries`: the number of failed attempts that were repeated.
-    * `seconds_p50` and `seconds_p95` are percentiles of a call's duration. They include retries but not waits for a
-      rate limit.
+    * `seconds_p50` and `seconds_p95`: the median and the 95th percentile of the durations of completed calls. A
+      duration includes retries but not waits for a rate limit.
     """
 
     done: int

@@ -103,15 +103,17 @@ def _compiled(text: bytes) -> _Checked:
     if len(document.schemas) > MAX_SCHEMAS:
         return _skip_checks(text, f"it has more than {MAX_SCHEMAS} subschemas")
     if document.unread:
-        why = f"they cannot be read, or {MAX_PATTERNS} patterns precede them"
+        why = f"they cannot be read, or they follow the first {MAX_PATTERNS} patterns"
         log.warning("some patterns of a JSON schema are not checked, because %s: %.80r", why, document.unread[0])
     validator = _validator(document.root)
     depth = bisect_right(range(MAX_DEPTH + 1), MAX_APPLIED, key=document.count_applied) - 1
     if depth < 0:
-        return _skip_checks(text, "it branches too much")
+        return _skip_checks(text, "it has too many branches")
     if depth < MAX_DEPTH:
         log.warning(
-            "a JSON schema branches too much, so data deeper than %s levels is not checked: %.80s", depth, text.decode()
+            "a JSON schema has too many branches, so data deeper than %s levels is not checked: %.80s",
+            depth,
+            text.decode(),
         )
     return _Checked(validator, depth, document.count_applied(depth))
 

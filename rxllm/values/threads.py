@@ -86,9 +86,9 @@ class Thread(Value):
         result that is a mapping becomes JSON text. An image becomes its URL or a ``data:`` URL. `from_openai` restores
         everything that was not omitted or converted.
 
-        Raises ``ValidationError("not_serializable")`` for any other part that the format cannot express, such as an
-        image in a tool result, or a file (other than an image) given by URL. Also raises the same errors as
-        ``Image.to_data_uri``.
+        Raises ``ValidationError("not_serializable")`` for a part that is not omitted and that the format cannot
+        express. Examples are an image in a tool result, and a file (other than an image) that is given by URL. Also
+        raises the same errors as ``Image.to_data_uri``.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 

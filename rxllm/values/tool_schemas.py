@@ -122,8 +122,8 @@ def argument_streams(
                 )
                 raise TypeError(f"the tool {name!r} cannot have the parameter {signed}; {remedy}")
             if streams:
-                fault = f"has the parameter {signed.name!r} after a Stream"
-                raise TypeError(f"the tool {name!r} {fault}; put it before {next(iter(streams))!r}")
+                fault = f"has the ordinary parameter {signed.name!r} after a Stream parameter"
+                raise TypeError(f"the tool {name!r} {fault}; put the ordinary parameter before {next(iter(streams))!r}")
             plain.append((signed, hint))
             continue
         if not get_args(inner) or signed.default is not signed.empty:

@@ -279,8 +279,9 @@ def from_function(
 ) -> FunctionTool[P, R]:
     """Make a tool from `function`.
 
-    `name` and `description` replace the function's own name and description. Raises ``TypeError`` if the signature has
-    no JSON schema. Raises ``ValidationError("invalid_tool")`` for a lambda without `name`.
+    `name` and `description` replace the function's own name and description. Raises ``TypeError`` if a JSON schema
+    cannot describe the function's parameters. Raises ``ValidationError("invalid_tool")`` if `function` is a lambda and
+    `name` is None.
     """
     name = _name_of(function) if name is None else name
     signature = signature_of(name, function)

@@ -19,8 +19,8 @@ the end of the stream                         ``RUN_FINISHED`` with the usage, p
 
 Some events do not fit entirely into these frames. Clients other than rxllm's own receive the part that fits; its frames
 are marked with ``"rawEvent": "rxllm"``. A ``CUSTOM`` frame named ``rxllm`` follows, and its ``value["event"]`` is the
-event as JSON, without parts that earlier events contain if ``value["folded"]`` is true. rxllm's decoder emits nothing
-for the marked frames. Only raw chunks and provider-specific parts are lost.
+event as JSON. If ``value["folded"]`` is true, parts that earlier events contain are left out of this JSON. rxllm's
+decoder emits nothing for the marked frames. Only raw chunks and provider-specific parts are lost.
 
 If a tool call needs approval or asks a question, the run ends with an interrupt that carries the call's id. If an inner
 agent made the call, the id is prefixed with the ids of the enclosing calls, joined by ``/``. Calls to the client's own

@@ -128,7 +128,7 @@ def chat(
     rxllm.stream(engine, "Hi")  # checks the engine without sending anything
     kept = MemoryTurns(runs or Runs(grace=1.0), store) if runs is None or isinstance(runs, Runs) else runs
     is_theirs = isinstance(kept, MemoryTurns) or store is kept.sessions
-    check("store", store, is_theirs, "runs.sessions (durable runs keep the sessions themselves)")
+    check("store", store, is_theirs, "runs.sessions (durable runs have their own session store)")
 
     def build(answers: Mapping[str, Any], session: Session) -> Stream[Event]:
         approvals, results = answers["approvals"], answers["results"]

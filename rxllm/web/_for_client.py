@@ -213,7 +213,7 @@ class _Client:
 def _kept(event: ev.Event) -> ev.Event | None:
     """Return the part of `event` that clients may see.
 
-    If `event` contains a result, it must be a result that ``ClientFold.filled`` has built.
+    If `event` contains a result, ``ClientFold.filled`` must have built the result.
     """
     match event:
         case ev.StepCompleted(result=result):

@@ -146,7 +146,7 @@ async def bounded_by_pydantic(text: Annotated[Stream[str], pydantic.Field(patter
 @pytest.mark.parametrize(
     ("function", "remedy"),
     [
-        (plain_after, "put it before 'text'"),
+        (plain_after, "put the ordinary parameter before 'text'"),
         (not_async, "must be declared with async def"),
         (with_default, r"write Stream\[str\]"),
         (of_nothing, r"write Stream\[str\]"),

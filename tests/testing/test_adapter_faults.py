@@ -528,7 +528,7 @@ def test_a_failure_says_how_to_leave_its_rule_out() -> None:
     with pytest.raises(AssertionError) as caught:
         Suite(without(UsageUpdated)).test_usage_arrives()
     assert caught.value.__notes__ == [
-        "Do the suite's hooks send everything in the script (usage)? "
+        "Do the suite's hooks send everything in the script that the usage case needs? "
         "If the service cannot do this, omit the case: without = {'usage': 'why'}"
     ]
 
