@@ -107,10 +107,10 @@ class Runs:
     =====================  =============================================================================================
     method                 purpose
     =====================  =============================================================================================
-    `start`                Store a new run and produce it in this process, or leave it to a worker with ``here=False``.
+    `start`                Store a new run and execute it in this process, or leave it to a worker with ``here=False``.
     `watch`                Follow the events of a run. The run continues when a watcher leaves.
     `result`               Wait for a run to end, and get its result.
-    `cancel`               End a run, no matter which process produces it.
+    `cancel`               End a run, no matter which process executes it.
     `session`              Load a conversation. To begin its next turn, call `start`.
     `save_session`         Store a session that was created or changed outside these runs.
     `delete_session`       Delete a session.
@@ -119,8 +119,8 @@ class Runs:
     `get`                  Load a run, including its current status.
     `list`                 Load the newest runs.
     `expire`               Delete runs that ended long ago.
-    `recover`              Continue runs that no process is producing, once or repeatedly.
-    `close`                Stop producing runs here, so that other processes can continue them.
+    `recover`              Continue runs that no process is executing, once or repeatedly.
+    `close`                Stop executing runs here, so that other processes can continue them.
     =====================  =============================================================================================
     """
 
@@ -138,7 +138,7 @@ class Runs:
 
     @property
     def produced(self) -> tuple[str, ...]:
-        """The ids of the runs that this object is producing."""
+        """The ids of the runs that this object is executing."""
         return self._here.ids
 
     def start(
@@ -247,7 +247,7 @@ class Runs:
     def cancel(self, id: str) -> Stream[None]:
         """Ask a run's producer to cancel the run and close its connections.
 
-        If no process is producing the run, a provider may still be generating an answer for it. If this process has the
+        If no process is executing the run, a provider may still be generating an answer for it. If this process has the
         run's factory, it then asks the provider to stop. To find the answer, this process calls the factory, and
         replays the run from its journal.
 
@@ -333,7 +333,7 @@ class Runs:
         return _once(lambda: self._store.expire(seconds))
 
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
-        """Continue up to `limit` runs that no process is producing, and emit their ids.
+        """Continue up to `limit` runs that no process is executing, and emit their ids.
 
         Only runs of this object's factories are continued. If `every` is given, repeat this after a pause of `every`
         seconds, until `close` is called or the stream is disposed. A round that finds no runs emits nothing. If the
@@ -367,7 +367,7 @@ class Runs:
         return _once(recover) if every is None else from_async_iter(lambda: rounds(every))
 
     def close(self) -> Stream[None]:
-        """Stop producing runs here, and close the store.
+        """Stop executing runs here, and close the store.
 
         Other processes can then `recover` the runs. If the store does not respond in time, the runs can be recovered
         once their leases have expired.

@@ -106,7 +106,7 @@ class ArgumentFeed:
             items.close()
 
     def _fail(self, fault: str) -> None:
-        message = f"the arguments do not fit: {fault}"
+        message = f"the arguments are invalid: {fault}"
         error = ToolError("invalid_arguments", message, tool_name=self.tool.name, tool_call_id=self._id)
         for items in self._items.values():
             items.end(error)

@@ -133,7 +133,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         if self.executor is None and isinstance(tool, FunctionTool):
             return  # the tool checks its own arguments
         if faults := argument_faults(tool, call.arguments):
-            message = f"the arguments do not fit: {shorten(described(faults), 400)}"
+            message = f"the arguments are invalid: {shorten(described(faults), 400)}"
             raise tool_error(call, "invalid_arguments", message)
 
     def encode(self, result: Any, call: ToolCall) -> str:

@@ -264,7 +264,7 @@ class FunctionTool(Tool, Generic[P, R]):
         try:
             keywords = convert({n: p for n, p in self.parameters.items() if n not in streams}, arguments)
         except ValidationError as error:
-            message = f"the arguments do not fit: {shorten(described(list(error.errors)), 400)}"
+            message = f"the arguments are invalid: {shorten(described(list(error.errors)), 400)}"
             call_id = context.tool_call.id
             raise ToolError("invalid_arguments", message, tool_name=self.name, tool_call_id=call_id) from error
         for name in self.streams.keys() - streams.keys():

@@ -257,7 +257,7 @@ class Chairs:
 def test_a_type_may_refuse_arguments_with_any_error() -> None:
     def look(seats: Seats) -> None: ...
 
-    with pytest.raises(ToolError, match="the arguments do not fit: seats: none is left"):
+    with pytest.raises(ToolError, match="the arguments are invalid: seats: none is left"):
         received(look, {"seats": {"count": 2}})
     with pytest.raises(ValidationError, match="the answer is not a Chairs: none is left"):
         rxllm.generate(Fake('{"count": 2}'), "Hi", response_format=Chairs).run()
@@ -271,7 +271,7 @@ def test_wrong_arguments_are_told_to_the_model_by_path_and_fault() -> None:
     assert caught.value.reason == "invalid_arguments"
     assert "http" not in caught.value.message
     assert caught.value.message.splitlines()[0].startswith(
-        "the arguments do not fit: order.items.0.name: Field required"
+        "the arguments are invalid: order.items.0.name: Field required"
     )
     for fault in (
         "items.0.amount: Input should be greater",
@@ -587,7 +587,7 @@ def test_what_a_tool_raises_is_logged_once_with_its_traceback(caplog: pytest.Log
 
 def test_a_tool_error_on_purpose_and_wrong_arguments_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert result_of(refusing, x=1) == '{"error":"there is no such number"}'
-    assert "do not fit" in result_of(failing, x="one")
+    assert "are invalid" in result_of(failing, x="one")
     assert [entry for entry in caplog.records if entry.name == "rxllm"] == []
 
 

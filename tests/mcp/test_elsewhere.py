@@ -126,4 +126,4 @@ def test_a_schema_that_changes_after_the_list_is_the_servers_error() -> None:
 
     with scripted(call=call, list=lambda message: {"tools": [{**TOOL, "inputSchema": next(schemas)}]}) as server:
         assert "y is required" in outcome(calling(mcp.tools(server.url).run(), "f").run())
-        assert "do not fit" in outcome(calling(mcp.tools(server.url).run(), "f").run())
+        assert "are invalid" in outcome(calling(mcp.tools(server.url).run(), "f").run())

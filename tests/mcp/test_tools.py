@@ -76,7 +76,7 @@ def test_a_failure_is_an_error_that_the_model_reads(server: tuple[str, Seen]) ->
 
 def test_arguments_that_do_not_fit_are_not_sent(server: tuple[str, Seen]) -> None:
     result = calling(mcp.tools(server[0]).run(), "add", a="one", b=2).run()
-    assert "the arguments do not fit" in outcome(result)
+    assert "the arguments are invalid" in outcome(result)
 
 
 def test_pictures_and_files_are_progress_and_the_model_reads_that_they_are_there(server: tuple[str, Seen]) -> None:

@@ -173,7 +173,7 @@ def test_arguments_that_do_not_fit_go_back_to_the_model() -> None:
     model = Fake("Roses.")
     agent = Engine(model).as_tool(name="poet")
     result = rxllm.chat(parent(ToolCall("c1", "poet", {"prompt": 5})), "Go", tools=[agent]).run()
-    assert "the arguments do not fit" in result_text(result)
+    assert "the arguments are invalid" in result_text(result)
     assert model.requests == []
 
 
