@@ -222,7 +222,7 @@ def test_a_tool_that_is_stopped_does_not_run_again(tmp_path: Path, kind: str, en
             await page.stop() if end == "stop" else posting.cancel()
             again = await page.post(approval())
             assert (text_of(again), begun) == ("I do not know whether it is paid.", [5])
-            assert "may already have done some or all of its work" in str((await store.load("c")).session.messages[-2].content)
+            assert "already have done some" in str((await store.load("c")).session.messages[-2].content)
 
     in_time(main())
 
