@@ -39,7 +39,7 @@ def draw_text(lanes: Sequence[Lane], now: float) -> str:
 
 
 def _axis(tick: float, columns: dict[int, int]) -> str:
-    """Return the time axis. Each label begins in the column of its time."""
+    """Return the time axis. Each label starts at the column for its time."""
     last = max(columns)
     for step in (round(time / tick) for time in TICKS if time >= tick and _is_multiple(time, tick)):
         axis = "0"

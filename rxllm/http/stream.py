@@ -152,7 +152,7 @@ async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
     logged = request_log(exchange.request_id, request, exchange.provider, exchange.model)
-    # If the provider keeps the answer, the client is still needed while no connection is open.
+    # If the provider keeps the answer, the client is needed even when no connection is open.
     with in_use(client), logged as note:
         await _exchange(exchange, client, request, pump, note)
 

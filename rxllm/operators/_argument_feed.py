@@ -142,7 +142,8 @@ class ArgumentFeed:
         if name in self._items:
             self._written = self._items[name]
         elif not self.has_started:
-            with suppress(ValueError, RecursionError):  # on an error, the tool waits for the end of the call
+            # If the argument cannot be parsed, the tool does not start before the call is complete.
+            with suppress(ValueError, RecursionError):
                 self.arguments[name] = json.loads(self._text.slice(start, end))
                 self._missing.discard(name)
 

@@ -263,7 +263,10 @@ class EarlyRecord:
         return from_iterable(last)
 
     def keep(self, call: ToolCall, state: StreamCollector) -> None:
-        """Keep the response up to the completion of `call`. This must be called before the call's tool starts."""
+        """Keep the part of the response received so far, which ends with the completion of `call`.
+
+        This must be called before the call's tool starts.
+        """
         if self._journal is not None:
             self._void_discarded(self._journal)
             events = [*replace(state, executions={}).to_events(), *close_response(state, INTERRUPTED)]

@@ -37,7 +37,7 @@ log = logging.getLogger("rxllm")
 
 
 class Plan(Protocol):
-    """Provides the attempts of a subscription, and decides when to give up. The first attempt is number 1."""
+    """Supplies the attempts for a subscription, and decides when to give up. The first attempt is number 1."""
 
     late: bool
     """Whether `again` is also called if an attempt fails after it has emitted content."""

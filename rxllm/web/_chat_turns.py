@@ -118,7 +118,7 @@ class MemoryTurns:
 
 
 async def in_time(work: Awaitable[T]) -> T:
-    """Await an operation of the store.
+    """Await a store operation.
 
     Raises ``RunError("store_unavailable")`` if the operation takes longer than `STORE_SECONDS`. Exceptions that a store
     is not supposed to raise are logged and converted to a `RefusedError`.

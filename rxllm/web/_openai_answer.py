@@ -251,7 +251,7 @@ class Answer:
             message = "the model restarted its answer after part of it was sent; retry without stream: true"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
-        self._indexes.clear()  # a call to a client tool ends the chat, so all these calls belong to this step
+        self._indexes.clear()  # all of them belong to this step, because a call to a client tool ends the chat
         self._unsent.clear()
         self._open.clear()
         self._has_text = False

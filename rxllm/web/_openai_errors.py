@@ -20,7 +20,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _AGAIN = (408, 429, 502, 503)
-"""The statuses after which clients should retry. SDKs also retry after 500, unless ``x-should-retry`` forbids it."""
+"""The statuses after which clients should retry. SDKs also retry after a 500, unless ``x-should-retry`` forbids it."""
 
 _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     AdapterError: {

@@ -123,7 +123,7 @@ class Local(OpenAIChat):
         return LocalAnswer(self, sent.headers[HEADER], decoder) if isinstance(decoder, CountingDecoder) else None
 
     def _serve(self) -> Server:
-        bindings()  # raises before the default weights are downloaded
+        bindings()  # if they are not installed, this raises before the default weights are downloaded
         return serve(find_weights(self.model), self.n_ctx)
 
     @property
