@@ -46,7 +46,8 @@ SHARE = 150
 TICK_SECONDS = 0.1
 """The pause, in seconds, before a redraw that updates only the elapsed time.
 
-Once the display has existed for ten seconds, the pause is one second.
+Once the stream has been running for ten seconds, the pause is one second. If the chat continues after an approval, the
+ten seconds start again.
 """
 
 WAKE_SECONDS = 0.1

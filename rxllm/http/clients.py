@@ -192,10 +192,10 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
 
     The default is the value of ``RXLLM_TRANSPORT`` or, if that is not set, httpx.
 
-    The choice applies to rxllm's own clients, except for those of ``"local"``. Engines that are given by name, such as
-    ``"provider:model"``, switch to the new transport at once. If an existing adapter has already been called on a loop,
-    it keeps the previous transport on that loop until its `aclose` is called there. On every other loop, it uses the
-    new transport. Adapters that were given a `client` are not affected.
+    The choice applies to rxllm's own clients, except for those of ``"local"``. Engines that are given by the name of
+    one of rxllm's own providers, such as ``"openai:gpt-5"``, switch to the new transport at once. If an existing
+    adapter has already been called on a loop, it keeps the previous transport on that loop until its `aclose` is called
+    there. On every other loop, it uses the new transport. Adapters that were given a `client` are not affected.
 
     =============  ========================  ===========================================================================
     transport      needs                     differences

@@ -238,9 +238,10 @@ class _Meter:
     ==================  ==============================================================================================
     event               effect
     ==================  ==============================================================================================
-    MessageStarted      A response begins. If the operator is used in a pipe and has only a token limit, the response
-                        gets its own budget, unless the response continues a chat. The response is cut off if it
-                        continues a chat whose budget is already exceeded, or if a price is missing.
+    MessageStarted      A response begins. If the operator is used in a pipe, and has neither a dollar limit nor a
+                        shared Budget, the response gets its own budget, unless the response continues a chat. The
+                        response is cut off if it continues a chat whose budget is already exceeded, or if a price is
+                        missing.
     a delta             The response is cut off if it needs more than the budget has left.
     MessageCompleted    The actual usage replaces the reservation. A chat that is over its limit halts.
     ErrorEvent or end   Running responses are settled. The event or end is then delivered in the subscriber's scope,

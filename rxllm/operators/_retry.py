@@ -147,7 +147,7 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     emitted, and the earlier content is kept.
 
     `policy` is a `RetryPolicy` or a mapping with its fields. If the first attempt fails before any content, retrying is
-    left to the engine. If all attempts fail, the last error is passed on.
+    left to the engine. If the policy allows no further attempt, the last error is passed on.
 
     Use this operator for a single response, in an engine's operators or after ``stream_generate`` or ``stream_step``. A
     failure after a ``StepCompleted`` does not trigger a restart. ``ops.text`` emits the text of every attempt.

@@ -263,7 +263,7 @@ class EarlyRecord:
         return from_iterable(last)
 
     def keep(self, call: ToolCall, state: StreamCollector) -> None:
-        """Keep the part of the response received so far, which ends with the completion of `call`.
+        """Keep the response up to and including the completion of `call`.
 
         This must be called before the call's tool starts.
         """

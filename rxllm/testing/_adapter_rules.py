@@ -158,7 +158,9 @@ def _typed_error(run: AdapterRun) -> None:
     expect(error is None or isinstance(error, LLMError), f"it raised {error!r}", error)
 
 
-@ADAPTER_RULES.rule("error_event", "after the first event, an error is not raised but emitted as an ErrorEvent")
+@ADAPTER_RULES.rule(
+    "error_event", "after the first event, an error is emitted as an ErrorEvent instead of being raised"
+)
 def _error_event(run: AdapterRun) -> None:
     events, error = run.observed.events, run.observed.error
     expect(error is None or not events, f"it raised {error!r} after {len(events)} events", error)

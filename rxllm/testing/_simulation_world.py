@@ -131,7 +131,7 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
         return scopes.setdefault(id(scope), (len(scopes), scope))[0]
 
     def refuse_thread(thread: threading.Thread) -> NoReturn:
-        fault = f"threads are not allowed in a simulation, but the app started {thread.name!r}"
+        fault = f"threads are not allowed in a simulation, but the app started the thread {thread.name!r}"
         error = RuntimeError(f"{fault}: use tasks, asyncio.to_thread or Rx timers")
         loop.call_exception_handler({"message": "the app started a thread", "exception": error})  # Rx may swallow it
         raise error

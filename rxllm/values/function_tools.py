@@ -86,8 +86,9 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     with ``Stream[str]`` for text, or ``Stream[T]`` for an array. An `eager` tool then starts when the first of these
     arguments begins to arrive. Any other tool receives them when they are complete.
 
-    Raises ``TypeError`` if a JSON schema cannot describe the function's parameters. Raises
-    ``ValidationError("invalid_tool")`` if the tool has no name, or if arguments conflict.
+    Raises ``TypeError`` if a JSON schema cannot describe the function's parameters, if their hints cannot be read, or
+    if a ``Stream`` parameter breaks the rules above. Raises ``ValidationError("invalid_tool")`` if the tool has no
+    name, or if arguments conflict.
     """
     _refuse_unknown(options)
     fields = ["name"] * (name is not None) + sorted(options.keys() - {*_FLAGS})

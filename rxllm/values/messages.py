@@ -44,7 +44,7 @@ class ThinkingPart(Value):
 
     `signature` and `provider_data` are sent back unchanged to the provider that created them. Other providers do not
     receive them, except for the ``reasoning_details`` in `provider_data`. These are sent to every Chat Completions
-    server other than OpenAI's and Azure's.
+    server except OpenAI's, Azure's and the local model's.
     """
 
     text: str

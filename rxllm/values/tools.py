@@ -280,8 +280,8 @@ def from_function(
     """Make a tool from `function`.
 
     `name` and `description` replace the function's own name and description. Raises ``TypeError`` if a JSON schema
-    cannot describe the function's parameters. Raises ``ValidationError("invalid_tool")`` if `function` is a lambda and
-    `name` is None.
+    cannot describe the function's parameters, or if their hints cannot be read. Raises
+    ``ValidationError("invalid_tool")`` if `function` is a lambda and `name` is None.
     """
     name = _name_of(function) if name is None else name
     signature = signature_of(name, function)

@@ -121,7 +121,7 @@ def call(id: str, index: int, *pieces: str, name: str) -> list[bytes]:
 
 
 seen = threading.Event()
-"""Set once the test has looked at the thinking. Only then the answer begins."""
+"""Set once the test has looked at the thinking. The answer begins only then, or after 20 s."""
 
 
 def thoughts() -> Iterator[bytes | Pause]:
