@@ -195,18 +195,25 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gate_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tools of the notebook wait until this file is there."""
     return tmp_path_factory.mktemp("gate") / "open"
 
 
+@pytest.fixture
+def gate(gate_file: Path) -> Iterator[Path]:
+    """The gate, which is open after a test that fails, too. Otherwise, all later cells would wait."""
+    yield gate_file
+    gate_file.touch()
+
+
 @pytest.fixture(scope="module")
-def lab(chromium: str, server: Loopback, gate: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def lab(chromium: str, server: Loopback, gate_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the notebook in a JupyterLab of its own."""
     import nbformat
 
     folder = tmp_path_factory.mktemp("lab")
-    sources = [SETUP.format(url=server.url, gate=str(gate)), *CELLS.values()]
+    sources = [SETUP.format(url=server.url, gate=str(gate_file)), *CELLS.values()]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, folder / "cards.ipynb")
@@ -277,6 +284,7 @@ class Notebook:
 def notebook(lab: str, chromium: str) -> Iterator[Notebook]:
     from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=20_000)  # a loaded machine draws late
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium)
         page = browser.new_page(viewport={"width": 1100, "height": 2400}, color_scheme="light")

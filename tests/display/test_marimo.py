@@ -77,6 +77,7 @@ def test_cards_are_redrawn_while_their_cells_run(tmp_path: Path):
     needs("marimo", "playwright")
     from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=20_000)  # a loaded machine draws late
     chromium = judge("chromium", "browser")
     (tmp_path / "notebook.py").write_text(LIVE)
     with socket.create_server(("127.0.0.1", 0)) as free:
