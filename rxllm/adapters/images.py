@@ -55,7 +55,7 @@ class ImageAdapter(Protocol):
 
 
 def is_image_adapter(value: Any) -> TypeGuard[ImageAdapter]:
-    """Return whether `value` is an instance of an image adapter, rather than a class."""
+    """Return whether `value` is an image adapter. An adapter's class is not an adapter itself."""
     return isinstance(value, ImageAdapter) and not isinstance(value, type)
 
 

@@ -4,8 +4,8 @@ See https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/
 
 * A call arrives either as a whole or one value at a time (``partialArgs``). Most calls have no id.
 * A call that arrives as a whole is held back. If its ``functionResponse`` arrives, Gemini has run the call itself. If
-  the answer ends first, or if a call with ``partialArgs`` or any other content arrives first, the client must run the
-  held call. Other whole calls and their ``functionResponse``s do not count as other content.
+  the answer ends first, or if other content arrives first, the client must run the held call. A call with
+  ``partialArgs`` counts as other content. Other whole calls and their ``functionResponse``s do not.
 * A ``thoughtSignature`` is kept, so that it can be sent back with its part. Signed text and unsigned text are never
   joined.
 * A tool that Gemini runs becomes a call with the metadata ``{"server": True}``. Gemini's own parts for that call are

@@ -48,8 +48,8 @@ class Local(OpenAIChat):
     Further calls wait. Only text is supported.
 
     SmolLM2 might never end an answer by itself. If you do not set `max_tokens`, an answer from SmolLM2 is cut off after
-    200 tokens, and its finish reason is ``length``. Other models have no such default, except for answers to tool
-    results from a model whose template does not support tools (see below).
+    200 tokens, and its finish reason is ``length``. Other models have no such default, except that a model whose
+    template does not support tools has the same default when it answers tool results (see below).
 
     If the model's chat template supports tools, the model calls them in its own format. A model whose template does not
     support tools, such as SmolLM2, answers each user message with exactly one tool call, even if you pass
