@@ -178,9 +178,9 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai", "vertex": ""}
-"""Maps each provider whose name differs in genai-prices to its name there.
+"""Maps the name of a provider to the name that genai-prices uses for it, if the two names differ.
 
-If the name is an empty string, the model is looked up without a provider.
+If a provider is mapped to an empty string, its models are looked up without a provider.
 """
 
 _EXTRA = {

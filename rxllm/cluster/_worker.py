@@ -26,7 +26,7 @@ _lanes: dict[str, Lane] = {}
 
 
 def pack(value: Any) -> bytes:
-    """Pickle `value`, including the main module's functions and classes."""
+    """Pickle `value`, which may contain functions and classes that are defined in the main module."""
     try:
         data = pickle.dumps(value)
     except Exception:

@@ -200,7 +200,11 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return `parts` as message content. A single text part, followed only by tool calls, becomes a plain string."""
+    """Return `parts` as message content.
+
+    If all parts are tool calls, the content is an empty string. If the first part is a text part without metadata and
+    any other parts are tool calls, the content is the text of that part. Otherwise, the content is `parts`.
+    """
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text

@@ -107,7 +107,10 @@ class ChatPanel(abc.DisposableBase):
             self.send(text)
 
     def _resume(self) -> None:
-        """Continue the chat on the card whose tool calls the user has answered."""
+        """Continue the chat with the user's answers to its pending tool calls.
+
+        The next turn is drawn on the last answer's card, if there is one.
+        """
         approvals, results = self._questions.approvals, self._questions.results
         events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
         answer = self._answer or Answer(self._add(""), self._questions, self._end)

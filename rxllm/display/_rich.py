@@ -48,7 +48,8 @@ class Terminal(Screen):
         self._console = console or Console()
         self._live = Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="visible")
         self._printed: list[Any] = []
-        # The part of the next row (the first that is not in `_printed`) that has already been printed.
+        # The next row is the first row that is not in `_printed`. If a part of its text has already been printed,
+        # `_start` is that part.
         self._start = ""
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:

@@ -158,8 +158,8 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._stopped = False
         self._ended = self._begun
         self._future: Future[T] = Future()
-        # Mark the future as running, so that it cannot be cancelled. Cancelling a task that awaits this object disposes
-        # the stream instead.
+        # Mark the future as running, so that it cannot be cancelled. If a task that awaits this object is cancelled,
+        # the stream is stopped instead.
         self._future.set_running_or_notify_cancel()
 
     def run(self) -> T:

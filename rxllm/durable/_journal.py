@@ -60,8 +60,8 @@ class StoredJournal:
     two chats at once, the chats share their records, so a request of one chat may have to wait for calls that the other
     replays. If there is no progress for `QUIET_SECONDS`, the factory has built a different request than before, and the
     model might call tools that have already run. The request then fails without being sent. The run fails too, unless
-    something else, such as `fallback`, replays the tool calls. Similarly, a new tool call waits for a recorded call of
-    the same chat with the same id.
+    something else, such as `fallback`, replays the tool calls. Similarly, if a recorded call of the same chat has the
+    same id as a new tool call, the new call waits until the recorded call has been replayed.
 
     `only_stops` means that the run has been cancelled. The replay then stops the answers that providers may still be
     generating for the run. It sends nothing else and records nothing. It runs a tool again only if a provider may still

@@ -38,9 +38,9 @@ DRAIN_SECONDS = 0.25
 class Timeouts(msgspec.Struct, frozen=True):
     """Time limits for a response, in seconds; see ``operators.time_limits``.
 
-    `first` limits the time until the first content arrives. `idle` limits each silence after that. `total` limits the
-    whole response. None means that there is no limit. If a call's `timeout` is a `Timeouts`, each attempt has its own
-    `first` and `idle`, but all attempts share `total`.
+    `first` limits the wait for the first content. After that, `idle` limits each wait for more content. `total` limits
+    the whole response. None means that there is no limit. If a call's `timeout` is a `Timeouts`, each attempt has its
+    own `first` and `idle`, but all attempts share `total`.
 
     >>> Timeouts(first=30, idle=10)
     Timeouts(first=30, idle=10, total=None)
@@ -64,7 +64,7 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, timeout: Timeouts | float | None) -> Timeouts:
-        """Convert a call's `timeout` to a `Timeouts`. A number limits every silence in the response."""
+        """Convert a call's `timeout` to a `Timeouts`. A number is used as both `first` and `idle`."""
         if timeout is None:
             return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)

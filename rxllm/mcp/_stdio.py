@@ -326,7 +326,8 @@ class Process(asyncio.SubprocessProtocol):
             inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
             return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
-        # A server's request does not name its tool call, so it can be delivered only if exactly one call is running.
+        # A request from the server does not name the tool call that it belongs to. Therefore, the request can be
+        # delivered only if exactly one call is running.
         if "id" in message:
             return calls if len(calls) == 1 else []
         return [inbox for inbox in self._inboxes.values() if inbox not in calls]

@@ -64,7 +64,7 @@ async def call_tool(
                 return call.output(result)
             questions = Questions.required(result, known)
             known = Questions()
-        raise malformed(f"it has asked {MAX_ROUNDS} times to be called again")
+        raise malformed(f"the MCP server has asked {MAX_ROUNDS} times for the tool to be called again")
     except ToolError:
         raise
     except LLMError as error:
@@ -124,7 +124,7 @@ class _Call:
         try:
             binary = base64.b64decode(data, validate=True)
         except ValueError as error:
-            raise malformed(f"it sent {kind[:80]} data that is not base64") from error
+            raise malformed(f"the MCP server sent {kind[:80]} data that is not base64") from error
         is_image = kind.startswith("image/")
         file = {"mime_type": kind, "data": binary}
         self._context.progress(ImagePart(Image.from_binary(binary, kind)) if is_image else FilePart(file))
@@ -178,10 +178,12 @@ class Questions(msgspec.Struct):
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
         if not requests and (found or state is None):
-            raise malformed("it asked for input but sent no question")
+            raise malformed("the MCP server asked for input but sent no question")
         for request in requests.values():
             if request.get("method") != "elicitation/create":
-                raise AdapterError("unsupported_feature", f"it asked for {str(request)[:80]}", provider=PROVIDER)
+                raise AdapterError(
+                    "unsupported_feature", f"the MCP server asked for {str(request)[:80]}", provider=PROVIDER
+                )
         params_by_key = {key: _check_page(object_of(request.get("params"))) for key, request in requests.items()}
         same = (key for key, params in params_by_key.items() if known.requests.get(key) == params)
         return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
@@ -225,13 +227,13 @@ def _check_page(params: Json) -> Json:
     url = params.get("url")
     is_page = isinstance(url, str) and _PAGE.fullmatch(url)
     if not is_page and (url is not None or params.get("mode") == "url"):
-        message = f"it sent the user to {str(url)[:80]!r}; the address must begin with https:// or http://"
+        message = f"the MCP server sent the user to {str(url)[:80]!r}; the address must begin with https:// or http://"
         raise ValidationError("invalid_request", message)
     return params
 
 
 def _response(reply: str, params: Json) -> Json | None:
-    """Build the response to the server's question from the user's `reply`.
+    """Use the user's `reply` to build the response to the server's question.
 
     Return None if the reply does not answer the question.
     """

@@ -109,15 +109,15 @@ def guard(
     ===========================  ======================================================================================
 
     All other events wait for the text before them, so the result's text is exactly what was shown. Up to four checks
-    run at once. Their verdicts are applied in the order of the text. When a check rejects a part (a trip), the source
-    is disposed, and an ``ErrorEvent`` ends the stream. If no event has been emitted yet, the stream ends with
-    ``on_error`` instead. The error's metadata holds the guard's name (`guard`), the `reason` if any, and the rejected
-    `text`. The text is cut to 80 characters. Do not show it to the user.
+    run at the same time. Their verdicts are applied in the order of the text. When a check rejects a part, the guard
+    trips: the source is disposed, and an ``ErrorEvent`` ends the stream. If no event has been emitted yet, the stream
+    ends with ``on_error`` instead. The error's metadata holds the guard's name (`guard`), the `reason` if any, and the
+    rejected `text`. The text is cut to 80 characters. Do not show it to the user.
 
-    After a trip, none of the step's tools run. Text that an engine's guard has stopped is never sent back to the model.
-    After ``stream``, put the guard before operators that hold events back, such as `smooth` and `gate`. Otherwise,
-    tools may run before the guard sees the text. An ``on_error`` from the source is passed on at once, and waiting
-    events are dropped.
+    After the guard has tripped, none of the step's tools run. Text that an engine's guard has stopped is never sent
+    back to the model. After ``stream``, put the guard before operators that hold events back, such as `smooth` and
+    `gate`. Otherwise, tools may run before the guard sees the text. An ``on_error`` from the source is passed on
+    immediately, and waiting events are dropped.
 
     With ``on_late="fail"``, unchecked text is never shown. Without a `max_lag`, give the check its own timeout. With
     ``on_late="release"``, no event waits longer than `max_lag` seconds. A late check can still end the stream. A late

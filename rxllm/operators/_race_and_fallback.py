@@ -136,7 +136,7 @@ class _Alternative:
             return self.engine  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         if call is None:
             fault = (
-                f"cannot include the engine {self.name!r} in a pipe; pass a stream: "
+                f"cannot include the engine {self.name!r} when fallback(...) is used in a pipe; pass a stream, as in "
                 "fallback(stream_generate(engine, question))"
             )
             raise invalid_option("engines", fault)

@@ -92,9 +92,9 @@ def rate_limited(
     >>> [response.output_text for response in generate_many(Engine(Fake("Hi"), operators=[limit]), ["a", "b", "c"])]
     ['Hi', 'Hi', 'Hi']
 
-    At most `concurrent` subscriptions run at once. They start at least ``1 / per_second`` seconds apart.
+    At most `concurrent` subscriptions run at the same time. They start at least ``1 / per_second`` seconds apart.
     `requests_per_minute` and `tokens_per_minute` limit the total in any 60-second window. A call within the limits
-    starts at once.
+    starts immediately.
 
     A call reserves tokens for its messages and tools, as estimated by ``rxllm.count_tokens``. It also reserves its
     `max_tokens`, or 1,000 tokens if that is not set. Reported usage replaces the reservation when the call ends. Tokens
@@ -394,7 +394,7 @@ class _Queue:
             if at - now > RESOLUTION:
                 self._expected = at
                 return call, at - now
-            # Even if the alarm was late, the calls after this one must not be delayed as well.
+            # If the alarm was late, its delay must not carry over to the calls after this one.
             self._next = (self._next if self._expected == self._next else now) + self._interval
             self._requests.add(1, now, now)
             call.entry = self._tokens.add(call.reserved, now, now)

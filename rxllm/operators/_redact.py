@@ -88,11 +88,12 @@ def redact(
 
     `replacement` is inserted literally. A match may span several deltas.
 
-    Text that might become part of a match is held back, up to `max_match` characters. If a match is longer, `pattern`
-    is also applied to the first `max_match` characters of the match alone. The match is replaced only if `pattern`
-    matches at the start of these characters. The same applies to a match whose look-ahead reads past these characters.
-    If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. Held-back text is emitted at
-    the end of a block, but not after an ``on_error``.
+    Text that might become part of a match is held back, up to `max_match` characters. A match that is longer than
+    `max_match` is replaced only if `pattern` would also match at the same place if the text ended `max_match`
+    characters after the start of the match. A long match that meets this condition is held back until its end. The
+    condition also applies to a match whose look-ahead reads past that point. If the pattern contains ``$`` or ``\\B``,
+    `max_match` characters are always held back. Held-back text is emitted at the end of a block, but not after an
+    ``on_error``.
 
     Deltas, completed text, messages, ``StepCompleted`` and ``ChatCompleted`` are redacted. Redacted thinking loses its
     signature and provider data, which are no longer valid. Tool calls and their results, user messages and a response's

@@ -43,7 +43,7 @@ class OpenAIResponses(HTTPAdapter):
     If you pass ``{"background": True}``, OpenAI stores the answer while the model is writing it. If the connection
     drops, the rest of the answer is read over a new connection. The call's `retry` policy sets the delay before each
     attempt to reconnect. Nothing is lost or repeated. Disposing of the call asks OpenAI to stop writing the answer.
-    Servers that ignore the option answer as usual. See ``docs/errors.md``.
+    A server that ignores ``background`` responds as usual. See ``docs/errors.md``.
 
     To use one of the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
     ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Such a tool needs a handler only if it runs on
