@@ -171,8 +171,9 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     wrote the text itself, pass ``local_files=True``.
 
     Raises ``ValidationError("invalid_request")`` if the text cannot be read. Raises
-    ``ValidationError("invalid_output")`` if a response does not match `response_format`. If the text contains a
-    `StepResult` or a `ChatResult`, the error is stored in that result's `error` instead.
+    ``ValidationError("invalid_output")`` if a response does not match `response_format`. If the response belongs to a
+    `StepResult` or a `ChatResult`, the ``invalid_output`` error is not raised. It is stored in the response's `error`,
+    and, for a `ChatResult`, in the result's `error` as well.
     """
     if not isinstance(text, str | bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _not_a_text(text)
@@ -312,7 +313,7 @@ def _read_event(cls: type[Event], data: dict[str, Any]) -> Event:
         return event
     try:
         return current_form(event)
-    except TypeError:  # an unknown counter raises an error only when its event is folded
+    except TypeError:  # the chunk has an unknown counter, which is reported when the event is folded
         return event
 
 

@@ -176,8 +176,8 @@ class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run.
 
     `content` contains the tool's arguments. If the tool is an agent, a `Tracer` then also receives the values of the
-    agent's chat. If an observer sets a context variable when it receives this value, only the tool's function sees the
-    change.
+    agent's chat. If an observer sets a context variable when it receives a `ToolStarted`, only the tool's function sees
+    the change.
     """
 
     tool: str

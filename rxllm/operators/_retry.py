@@ -110,8 +110,9 @@ def retry_before_content(
     passed on unchanged. Before each wait, ``on_retry(attempt, delay, error)`` is called. `delay` is in seconds.
 
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator, before the engine's own
-    ``operators``. If you apply it again, each of its attempts runs those operators again, such as a fallback or a
-    budget. It then acts after the built-in retries, unless ``retry=False`` turns those off.
+    ``operators``. If you also apply it yourself, each attempt of your operator runs the engine's operators again,
+    including any fallback or budget. Your operator acts after the built-in retries, unless ``retry=False`` turns those
+    off.
 
     Do not use reactivex's ``.retry`` instead. It ignores an ``ErrorEvent``, and repeats content if a stream fails
     midway. For such a stream, use ``ops.restart``.

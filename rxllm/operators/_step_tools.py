@@ -89,7 +89,7 @@ class StepTools(abc.DisposableBase):
         self._bounded.is_open = True
 
     def add(self, tool: Tool, call: ToolCall, feed: ArgumentFeed | None = None) -> bool:
-        """Add a call for `start` to run. Return False if the call has already been added.
+        """Add a call to the calls that have not started yet. Return False if the call has already been added.
 
         `feed` supplies arguments that the model is still writing. A call with a `feed` is incomplete until `complete`
         is called for it.
@@ -134,8 +134,8 @@ class StepTools(abc.DisposableBase):
     def cut(self, vetoed: ToolCall, message: str) -> list[Event]:
         """After a veto, stop the other tools whose calls are incomplete, and discard their results.
 
-        Returns a ``ToolExecutionCompleted`` for the tool that `vetoed` calls, and one for each stopped tool that was
-        running.
+        `vetoed` is the call whose tool has ended the response. Returns the ``ToolExecutionCompleted`` of that tool, and
+        another one for each stopped tool that was running.
         """
         self._incomplete.discard(vetoed.id)
         self._running.pop(vetoed.id, None)

@@ -8,9 +8,9 @@ the response                        effect on the tools that have started early
 ends and its calls run              Their outcomes are emitted. The other tools start.
 fails or is restarted, or ends but  They are stopped, and their results are dropped.
 its calls do not run
-ends early because a tool fails or  The source is disposed. The call is marked as incomplete, but its outcome is kept.
-halts while the model writes its    Tools with complete calls continue. Other calls that are not complete are dropped,
-arguments (a veto)                  and their tools are stopped.
+ends early because a tool fails or  The source is disposed. That tool's call is marked as incomplete, but the tool's
+halts while the model writes its    outcome is kept. Tools with complete calls continue. The other incomplete calls are
+arguments (a veto)                  dropped, and their tools are stopped.
 ==================================  ===================================================================================
 """
 

@@ -254,9 +254,10 @@ class HoldsBudget:
     """Base class for operators that apply a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
-        """Return the shared budget or, if there is none, the chat's own budget.
+        """Return the shared budget or, if there is none, this operator's budget for the chat.
 
-        `chat` contains the chat's own budgets. If the budget is not in `chat` yet, it is created and added.
+        `chat` maps operators to their budgets for the chat. If there is no shared budget, and this operator has no
+        budget in `chat` yet, a new budget is created and added to `chat`.
         """
         raise NotImplementedError
 

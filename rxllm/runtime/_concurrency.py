@@ -63,7 +63,10 @@ class Bounded(abc.DisposableBase, Generic[T]):
             self._on_done()
 
     def stop(self, index: int) -> None:
-        """Dispose a source if it is running, without calling `on_end`. The next `start` can then start another one."""
+        """Unsubscribe from the source at `index` if it is running, without calling `on_end`.
+
+        The next call to `start` can then start another source.
+        """
         if (subscription := self._live.pop(index, None)) is not None:
             self._running -= 1
             subscription.dispose()

@@ -212,7 +212,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         else:
             self._finish(None)
         finally:
-            if self._hold_timer is not None:  # otherwise, the timer would keep the subscriber in memory
+            if self._hold_timer is not None:  # a pending timer would keep the subscriber in memory
                 self._hold_timer.cancel()
 
     def _is_running(self) -> bool:

@@ -120,9 +120,10 @@ class EagerJournal(RecallingJournal, Protocol):
 
     Once the whole response has been recorded, `keep` is called with an empty list and the same key. The empty list
     makes later runs use the response instead of its beginning. If the process died after recording the response but
-    before keeping the empty list, one call to `recall` must return the beginning, and the next call must return an
-    empty list. This does not apply to a beginning that was kept twice, because an earlier run has already used that
-    beginning.
+    before keeping the empty list, `recall` must act as if the empty list had been kept: one call to `recall` must
+    return the beginning, and the next call must return an empty list. If the beginning was kept twice, however,
+    `recall` must not return an empty list, because an earlier run has already used the beginning in place of the
+    response.
     """
 
     def void(self, path: Sequence[str], key: str) -> None:
@@ -318,7 +319,7 @@ def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
         subscriber = ScopedObserver(observer)
         with within(current_scope.get() if scope is None else scope):
             stream = cast(Stream[Any], source)
-            if type(stream) is Stream:  # `subscribe` would add another observer that makes the same checks
+            if type(stream) is Stream:  # `subscribe` would add an observer that repeats the checks made by `observer`
                 return stream._subscribe_core(subscriber, scheduler)  # pyright: ignore[reportPrivateUsage]
             return stream.subscribe(subscriber, scheduler=scheduler)
 

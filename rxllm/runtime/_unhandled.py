@@ -98,7 +98,7 @@ def shown_frames(error: BaseException) -> tuple[type[BaseException], BaseExcepti
 
 
 def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
-    """Log an error that the client will not see, unless it has already been logged."""
+    """Log an error that the client will not see. If the error has already been logged, do nothing."""
     if error.is_logged:
         return
     error.is_logged = True

@@ -109,7 +109,7 @@ def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
 
 
 def portal() -> Portal:
-    """Return the current portal. If there is none yet, start it."""
+    """Return the current portal. If there is none yet, start one."""
     global _portal
     if (stand_in := current_place.get().portal) is not None:
         return stand_in
@@ -151,7 +151,7 @@ def awaiting_loop() -> asyncio.AbstractEventLoop:
 
 
 def call_context() -> contextvars.Context:
-    """Return a copy of the current context. No event loop is chosen in the copy."""
+    """Return a copy of the current context. The copy leaves out any choice of an event loop."""
     context = contextvars.copy_context()
     place = context.get(current_place)
     if place is not None and place.loop is not None:

@@ -313,7 +313,7 @@ class Run:
             return Disposable()
         source = play(take.notes(), 1.0) if isinstance(take, Recorded) else take
         source = add_costs(source, self._tape.description.get("provider"), self._tape.request.model)
-        return self._subscribe_to(source, "the part of an answer that was not recorded", observer)
+        return self._subscribe_to(source, "the unrecorded part of an answer", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
         """Return another engine's answer. If that engine cannot answer, record its answer as missing."""

@@ -93,10 +93,10 @@ class Cassette:
     keys, headers and `metadata` are ignored. So are the values of options with names like ``password``. API keys are
     never written to the file. Bytes in a request are written only as hashes.
 
-    A recording starts with a line for the request. The lines after it have the format that `record` writes. The lines
-    of an answer are written together when the answer ends. Threads and processes can share the file, but while one
-    process replaces recordings, no other process may write to the file. If the file's folder is missing, it is created.
-    Images from ``generate_image`` are not recorded.
+    A recording starts with a line for the request. The lines after it have the format of the files that the function
+    ``rxllm.testing.record`` writes. The lines of an answer are written together when the answer ends. Threads and
+    processes can share the file, but while one process replaces recordings, no other process may write to the file. If
+    the file's folder is missing, it is created. Images from ``generate_image`` are not recorded.
 
     Raises ``ValidationError("invalid_option")`` if `mode` is unknown. Raises ``EngineError("invalid_engine")`` if
     `engine` has settings besides an adapter and a model. Raises ``ValueError`` if `speed` is not positive, and

@@ -119,7 +119,7 @@ def test_a_recording_that_was_left_lacks_the_rest(tmp_path: Path) -> None:
     assert (row.outcome, row.text, row.missing[0][1]) == (
         "unanswered",
         "Hello",
-        "the part of an answer that was not recorded",
+        "the unrecorded part of an answer",
     )
     (row,) = backtest(path, rx.take(2))
     assert (row.outcome, row.missing) == ("completed", ())
