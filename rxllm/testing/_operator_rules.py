@@ -216,7 +216,7 @@ def _ends(tested: Tested) -> None:
 @OPERATOR_RULES.rule("ends_with_source", "it ends when its source does")
 def _ends_with_source(tested: Tested) -> None:
     ends = tested.run()[0].ends
-    expect(ends == [(tested.end, "end", None)], f"it ended with {ends} instead of ending at {tested.end}")
+    expect(ends == [(tested.end, "end", None)], f"it ended with {ends} instead of ending at tick {tested.end}")
 
 
 @OPERATOR_RULES.rule("errors", "the source's exception passes through, at once and unchanged")
@@ -226,17 +226,18 @@ def _errors(tested: Tested) -> None:
         run, source = run_operator(tested.make, tested.items[:count], failure)
         at = (count + 1) * EVERY
         expect(
-            run.ends == [(at, "error", failure)], f"after {count} items, at {at}, the operator ended with {run.ends}"
+            run.ends == [(at, "error", failure)],
+            f"after {count} items, at tick {at}, the operator ended with {run.ends}",
         )
-        expect(source.released(at), f"the source failed at {at}, but was still in use: {source.uses}")
+        expect(source.released(at), f"the source failed at tick {at}, but was still in use: {source.uses}")
 
 
 @OPERATOR_RULES.rule("disposal", "disposal reaches the source at once, and nothing is emitted afterwards")
 def _disposal(tested: Tested) -> None:
     for tick in range(1, tested.end, EVERY):
         run, source = tested.run(dispose_at=tick)
-        expect(source.released(tick), f"after disposal at {tick}, the source was still in use: {source.uses}")
-        expect(not run.late, f"after disposal at {tick}, it emitted {run.late}")
+        expect(source.released(tick), f"after disposal at tick {tick}, the source was still in use: {source.uses}")
+        expect(not run.late, f"after disposal at tick {tick}, it emitted {run.late}")
 
 
 @OPERATOR_RULES.rule("dispose_inside", "disposal inside on_next reaches the source at once")
@@ -246,7 +247,7 @@ def _dispose_inside(tested: Tested) -> None:
         expect(run.escaped is None, f"it raised {run.escaped!r}")
         expect(not run.late, f"it was disposed while delivering item {number}, but emitted {run.late} afterwards")
         at = run.notes[number][0]
-        expect(source.released(at), f"after disposal at {at}, the source was still in use: {source.uses}")
+        expect(source.released(at), f"after disposal at tick {at}, the source was still in use: {source.uses}")
 
 
 @OPERATOR_RULES.rule("left_over", "no timer or thread is left after the end or after disposal")
@@ -254,7 +255,7 @@ def _left_over(tested: Tested) -> None:
     in_silence = tested.end - EVERY + SILENCE // 2
     for tick in (None, *range(1, tested.end, EVERY), in_silence):
         run, _ = tested.run(dispose_at=tick, silence=SILENCE if tick == in_silence else 0)
-        when = "its end" if tick is None else f"disposal at {tick}"
+        when = "its end" if tick is None else f"disposal at tick {tick}"
         expect(run.left_over is None, f"after {when} {run.left_over}")
 
 
@@ -338,7 +339,7 @@ def _subscriber(tested: Tested) -> None:
             expect(arrived, f"after {error!r} was raised at item {number}, the operator emitted {after}")
             expect(
                 source.released(tick),
-                f"after the error at item {number}, at {tick}, the source was still in use: {source.uses}",
+                f"after the error at item {number}, at tick {tick}, the source was still in use: {source.uses}",
             )
 
 

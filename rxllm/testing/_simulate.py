@@ -335,7 +335,7 @@ def _describe_timer(timer: Any) -> str:
 
 
 def _check_arguments(app: object, seed: object, faults: Any, cancel: object, limit: object) -> None:
-    check("app", app, callable(app), "an async function that takes the world")
+    check("app", app, callable(app), "an async function that takes a World")
     check("seed", seed, type(seed) is int, "a whole number")
     is_collection = not isinstance(faults, str) and isinstance(faults, Collection)
     kinds: list[object] = list(cast(Collection[object], faults)) if is_collection else [None]

@@ -327,8 +327,8 @@ def _make_refusal(name: str) -> Callable[..., NoReturn]:
     def refuse(*args: Any, **options: Any) -> NoReturn:
         fault = f"a simulation is cut off from the operating system and has no loop.{name}"
         raise NotImplementedError(
-            f"{fault}: to run a server, use world.serve(...); for any other purpose, replace the code that needs the "
-            "operating system with a stand-in"
+            f"{fault}: to run a server, use world.serve(...); for any other purpose, write a stand-in for the "
+            "code that needs the operating system"
         )
 
     return refuse

@@ -120,7 +120,8 @@ EPOCH = 1_750_000_000
 def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
     """Replace the clock and random numbers, watch connection pools, and forbid new threads.
 
-    The replacements affect only code that runs on this thread, except for the state of the ``random`` module.
+    The replacements affect only code that runs on this thread. The state of the ``random`` module is an exception,
+    because all threads share this state.
     """
     pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes

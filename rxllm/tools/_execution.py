@@ -285,7 +285,7 @@ class ToolExecution(abc.DisposableBase):
             self._finish(failed(failure, self._call, self._settings))
 
     def _on_failure(self, error: BaseException) -> None:
-        """End the call if the tool failed, or fail the stream if the approver did."""
+        """End the call if the tool failed. If the approver failed, end the stream with the error."""
         (self._fail if self._caller.is_approved else self._abort)(error)
 
     def _abort(self, error: BaseException) -> None:

@@ -6,9 +6,9 @@ Schemas may be untrusted, so the time spent on each check is limited:
 part                  treatment
 ====================  ===============================================================================================
 references            Followed only inside the schema. Nothing is fetched.
-patterns              Matched by a regex engine with linear run time. A pattern that this engine cannot read, or that
-                      follows `MAX_PATTERNS` others, is removed. So are ``not``, ``oneOf`` and other keywords that
-                      could give wrong results without it.
+patterns              Matched by a regex engine with linear run time. A pattern is removed if this engine cannot
+                      read it, or if it follows the first `MAX_PATTERNS` patterns. If any pattern is removed,
+                      ``not``, ``oneOf`` and other keywords that could then give wrong results are removed too.
 ``format``            Not checked. Encoded content in strings is not checked either.
 ``$schema``           An unknown value is treated as draft 2020-12.
 a large schema        A schema with more than `MAX_BYTES` bytes or `MAX_SCHEMAS` subschemas is not checked.
@@ -98,17 +98,17 @@ def _warn_unchecked() -> None:
 @lru_cache(maxsize=256)
 def _compiled(text: bytes) -> _Checked:
     if len(text) > MAX_BYTES:
-        return _skip_checks(text, f"it is larger than {MAX_BYTES} bytes")
+        return _skip_checks(text, f"the schema is larger than {MAX_BYTES} bytes")
     document = _Document(decode_json(text))
     if len(document.schemas) > MAX_SCHEMAS:
-        return _skip_checks(text, f"it has more than {MAX_SCHEMAS} subschemas")
+        return _skip_checks(text, f"the schema has more than {MAX_SCHEMAS} subschemas")
     if document.unread:
         why = f"they cannot be read, or they follow the first {MAX_PATTERNS} patterns"
         log.warning("some patterns of a JSON schema are not checked, because %s: %.80r", why, document.unread[0])
     validator = _validator(document.root)
     depth = bisect_right(range(MAX_DEPTH + 1), MAX_APPLIED, key=document.count_applied) - 1
     if depth < 0:
-        return _skip_checks(text, "it has too many branches")
+        return _skip_checks(text, "the schema has too many branches")
     if depth < MAX_DEPTH:
         log.warning(
             "a JSON schema has too many branches, so data deeper than %s levels is not checked: %.80s",

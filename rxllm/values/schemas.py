@@ -102,8 +102,8 @@ def _flatten(value: Any) -> Any:
 def reader(response_format: Any) -> Callable[[str], Any] | None:
     """Return the function that parses an answer, or None if the answer is plain text.
 
-    The function raises ``ValidationError("invalid_output")`` if the answer does not match. If `response_format` is
-    itself a function, that function is returned.
+    The function raises ``ValidationError("invalid_output")`` if the answer does not match `response_format`. If
+    `response_format` is itself a function, that function is returned.
     """
     response_format = _flatten(response_format)
     match response_format:
@@ -123,8 +123,8 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
 def decoder(hint: Any) -> Callable[[str], Any]:
     """Return a function that reads JSON text as the type `hint`.
 
-    The function raises ``ValidationError("invalid_output")`` if the text does not match. `decoder` itself raises
-    msgspec's error if JSON cannot express the type.
+    The function raises ``ValidationError("invalid_output")`` if the text does not match `hint`. `decoder` itself
+    raises msgspec's error if JSON cannot express the type.
     """
     return partial(_decode_type, _decode_of(hint), hint)
 

@@ -62,7 +62,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
     * If several models worked on an answer, ``extra["iterations"]`` lists the usage of each iteration. Each iteration
       is priced separately.
-    * `model` is the name in an iteration's ``extra``. It is None for the model that wrote the answer.
+    * `model` is the model name in an iteration's ``extra``. It is None for the model that wrote the answer.
     * If the cost of any iteration is unknown, no costs are filled in.
     * A known price replaces a reported cost of 0.
     """

@@ -309,7 +309,9 @@ class _Chat:
                     await self._events(run).pipe(ops.to_text())
                 await asyncio.sleep(0.01)  # the turn may not have been saved yet
 
-        if (await self._load(id)).run is None:  # without a timeout, in case the loop is busy
+        # The first check is not limited by `seconds`. In a busy event loop, such a timeout could expire although no
+        # turn is open.
+        if (await self._load(id)).run is None:
             return
         try:
             async with asyncio.timeout(seconds):
@@ -324,7 +326,8 @@ class _Chat:
             session = session.with_thread(Thread().add_system(self.system))
         _, read = _READERS[self.protocol]
         incoming = await asyncio.to_thread(read, data, session, client_tools=self.client_tools)
-        is_message = data["messages"] and data["messages"][-1]["role"] == "user"  # if so, the page adds a new message
+        # If the last message is from the user, the page shows this turn in a new assistant message.
+        is_message = data["messages"] and data["messages"][-1]["role"] == "user"
         before = events_of_open_calls(incoming.thread) if is_message and self.protocol == "ui" else []
         thread = without_refused(session, incoming.thread)
         session, encoder, tools = session.with_thread(thread), self.protocol, dict[str, Tool]()

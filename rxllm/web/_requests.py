@@ -1,4 +1,4 @@
-"""Checks on client requests, and the stored conversations that these requests continue.
+"""Functions that check client requests, and a class for the stored conversation that a request continues.
 
 A request is built on the user's machine, so it cannot be trusted. `stored` is the server's own copy of the
 conversation, or a function that loads this copy by id.
@@ -51,7 +51,7 @@ MAX_VALUES = 100_000
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
 """The type of ids, names and URLs in requests: text without lone surrogates."""
 
-UNANSWERED = "The user has gone on without an answer."
+UNANSWERED = "The user moved on without answering."
 """The tool result for a call that the user left unanswered."""
 
 T = TypeVar("T")

@@ -155,7 +155,7 @@ def _encode_headers(headers: Mapping[str, str]) -> Fields:
 def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
     """Return a subclass of both `StreamingResponse` and `base`. `base` is Starlette's ``Response`` class.
 
-    FastAPI converts every result that is not an instance of Starlette's class to JSON.
+    FastAPI converts a result to JSON unless the result is an instance of Starlette's class.
     """
     return type("StreamingResponse", (StreamingResponse, base), {})
 

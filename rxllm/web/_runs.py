@@ -86,7 +86,7 @@ class Runs:
     def _make_room(self, id: str) -> None:
         self._forget()
         if id in self._runs and self._runs[id].ended is None:
-            fault = f"must not be the id of an active run: got {id[:80]!r}; watch or cancel that run first"
+            fault = f"must not be the id of an active run: got {id[:80]!r}; watch that run instead, or cancel it first"
             raise invalid_option("id", fault)
         self._runs.pop(id, None)
         if len(self._runs) >= self._most:

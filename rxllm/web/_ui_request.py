@@ -118,7 +118,8 @@ def from_ui(
     thread = conversation.thread
     places = [i for i, message in enumerate(thread) if message.role == "user"]
     is_regenerated = request.trigger == "regenerate-message"
-    if is_regenerated and places:  # if there are none, the request's messages are new
+    # If the stored thread has no user message, the request's messages are read as new messages instead.
+    if is_regenerated and places:
         return Incoming(thread[: places[-1] + 1], id=conversation.id)
     if messages[-1][1].role == "assistant":
         _take_answers(conversation, *messages[-1])

@@ -1,7 +1,7 @@
 """The base class for decoders, which handles malformed frames.
 
-1. `feed` and `close` never raise an exception. If one occurs, the stream ends with an error, after the events so far.
-   An ``LLMError`` is reported unchanged. Any other exception becomes a ``malformed_event``.
+1. `feed` and `close` catch any ``Exception``. The stream then ends with an error, after the events so far. An
+   ``LLMError`` is reported unchanged. Any other exception becomes a ``malformed_event``.
 2. ``[DONE]`` ends the stream, and later frames are ignored. If it is the first frame, that is an error.
 3. If JSON does not have the expected type, it is parsed again, with strings accepted as numbers. If that fails too, the
    data becomes a ``RawChunk``. If the event is named ``error``, the stream then ends with the error in the data.

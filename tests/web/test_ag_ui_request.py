@@ -245,8 +245,8 @@ def test_a_new_message_denies_what_waits() -> None:
     body = sent(HI, asks("c1", "pay"), {"role": "user", "content": "Never mind."})
     incoming = from_ag_ui(body, stored, client_tools=["locate"])
     assert incoming.thread.messages == (*stored.thread, rxllm.user("Never mind."))
-    assert incoming.approvals == {"c1": "The user has gone on without an answer."}
-    assert incoming.results == {"c2": {"error": "The user has gone on without an answer."}}
+    assert incoming.approvals == {"c1": "The user moved on without answering."}
+    assert incoming.results == {"c2": {"error": "The user moved on without answering."}}
     assert "must answer a waiting call" in fault(sent(HI, asks("c1", "pay")), stored)[1]
 
 
