@@ -15,9 +15,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 BEGIN, END = "<!-- written by python -m tests.options_page -->\n", "<!-- until here -->\n"
 
 _GROUPS = {
-    "Options of every call": GenerateOptions,
-    "Options of step and chat": StepOptions,
-    "Options of chat alone": ChatOptions,
+    "Options for every call": GenerateOptions,
+    "Options for step and chat": StepOptions,
+    "Options for chat only": ChatOptions,
 }
 
 

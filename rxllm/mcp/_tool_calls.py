@@ -227,8 +227,9 @@ def _check_page(params: Json) -> Json:
     url = params.get("url")
     is_page = isinstance(url, str) and _PAGE.fullmatch(url)
     if not is_page and (url is not None or params.get("mode") == "url"):
-        message = f"the MCP server sent the user to {str(url)[:80]!r}; the address must begin with https:// or http://"
-        raise ValidationError("invalid_request", message)
+        address = "no address" if url is None else repr(str(url)[:80])
+        rule = "the address must begin with https:// or http:// and a host, and contain no control characters"
+        raise ValidationError("invalid_request", f"the MCP server sent the user to {address}; {rule}")
     return params
 
 

@@ -349,7 +349,7 @@ def _reasons(value: Any) -> frozenset[Any]:
 
 def _unknown_reasons(reasons: Iterable[Any]) -> str:
     names = (f"{reason!r}{did_you_mean(reason, _REASONS) if isinstance(reason, str) else ''}" for reason in reasons)
-    return f"cannot contain {', '.join(sorted(names))}; the reasons are {', '.join(sorted(_REASONS))}"
+    return f"cannot contain {', '.join(sorted(names))}; the valid reasons are {', '.join(sorted(_REASONS))}"
 
 
 _DEFAULT = RetryPolicy()

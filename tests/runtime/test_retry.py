@@ -350,18 +350,21 @@ def test_what_makes_no_sense_raises_at_the_call(wrong: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"invalid_output"}, "retry.retry_on cannot contain 'invalid_output'; the reasons are adapter_error, "),
-        ({"timeout", "rate_limit"}, r"cannot contain 'rate_limit' \(did you mean 'rate_limited'\?\); the reasons are "),
-        ("truncate", r"cannot contain 'truncate' \(did you mean 'truncated'\?\); the reasons are "),
-        (429, "cannot contain 429; the reasons are "),
-        ([503, "b", "a"], "cannot contain 'a', 'b', 503; the reasons are "),
+        ({"invalid_output"}, "retry.retry_on cannot contain 'invalid_output'; the valid reasons are adapter_error, "),
+        (
+            {"timeout", "rate_limit"},
+            r"cannot contain 'rate_limit' \(did you mean 'rate_limited'\?\); the valid reasons are ",
+        ),
+        ("truncate", r"cannot contain 'truncate' \(did you mean 'truncated'\?\); the valid reasons are "),
+        (429, "cannot contain 429; the valid reasons are "),
+        ([503, "b", "a"], "cannot contain 'a', 'b', 503; the valid reasons are "),
     ],
 )
 def test_a_reason_that_is_none_is_told_which_there_are(given: Any, said: str) -> None:
     with pytest.raises(ValidationError, match=said) as caught:
         RetryPolicy(retry_on=given)
     for reason in AdapterError.REASONS | StreamError.REASONS:
-        assert re.search(rf"the reasons are .*\b{reason}\b", str(caught.value))
+        assert re.search(rf"the valid reasons are .*\b{reason}\b", str(caught.value))
 
 
 def test_no_attempt_at_all_is_refused() -> None:
