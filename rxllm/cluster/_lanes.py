@@ -101,7 +101,7 @@ async def _started(local: Any) -> Any:
         with _quiet(logging.CRITICAL):
             return await local
     except Exception as error:
-        cause = error.__cause__ or error  # the cause is more specific than Dask's own error
+        cause = error.__cause__ or error  # Dask's own error is longer than its cause, or does not give the reason
         message = f"the workers on this machine cannot start: {str(cause).rstrip('.')}; {GUARD}"
         raise EngineError("invalid_engine", message) from None
 

@@ -228,7 +228,7 @@ def _check_page(params: Json) -> Json:
     is_page = isinstance(url, str) and _PAGE.fullmatch(url)
     if not is_page and (url is not None or params.get("mode") == "url"):
         address = "no address" if url is None else repr(str(url)[:80])
-        rule = "the address must begin with https:// or http:// and a host, and contain no control characters"
+        rule = "the address must begin with https:// or http:// and a host, and contain no spaces or control characters"
         raise ValidationError("invalid_request", f"the MCP server sent the user to {address}; {rule}")
     return params
 

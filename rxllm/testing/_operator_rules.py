@@ -167,7 +167,7 @@ class Tested:
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
         match self.run()[0].ends:
             case [(tick, "error", error), *_]:
-                return f"it raised {error!r} {moments.get(tick, f'at {tick}')}", error
+                return f"it raised {error!r} {moments.get(tick, f'at tick {tick}')}", error
             case _:
                 return None
 

@@ -146,7 +146,7 @@ def test_there_are_never_more_than_most() -> None:
         runs.start("b", story(100))
         with pytest.raises(StreamError, match="2 runs are active; cancel one"):
             runs.start("c", story())
-        with pytest.raises(ValidationError, match="the id of an active run: got 'a'; watch that run instead"):
+        with pytest.raises(ValidationError, match="active run: got 'a'; watch that run instead, or cancel it first"):
             runs.start("a", story())
         await asyncio.sleep(20)
         runs.start("c", story())  # in the place of a, which has ended
