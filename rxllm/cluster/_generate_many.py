@@ -108,8 +108,8 @@ def generate_many(
 
     ``ops.rate_limited``, and ``ops.budget`` with a shared `Budget`, run last, in this process. They therefore apply to
     all workers together. A call holds its permit and reservation until its answer arrives. Usage above the reservation
-    does not stop the answer, and is counted at the end. If the engine has operators and all of them are such limits,
-    this process also retries failed calls. Each retry can run on any worker, and counts towards the rate limit.
+    does not stop the answer, and is counted at the end. If the engine has operators and all of them are limits of this
+    kind, this process also retries failed calls. Each retry can run on any worker, and counts towards the rate limit.
 
     Raises the same errors as ``rxllm.generate_many``. Raises ``EngineError("missing_dependency")`` if ``distributed``
     is not installed. Raises ``EngineError("invalid_engine")`` if the engine cannot be pickled. Raises

@@ -175,7 +175,7 @@ def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
 
 
 def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Emit a snapshot of the `Response` every `every` seconds.
+    """Emit snapshots of the `Response`, one every `every` seconds.
 
     ::
 

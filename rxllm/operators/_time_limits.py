@@ -77,7 +77,7 @@ def time_limits(
 
 
 def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Call ``fn(seconds, events)`` after `after` seconds without content.
+    """Call ``fn(seconds, events)`` if no content arrives for `after` seconds.
 
     ::
 

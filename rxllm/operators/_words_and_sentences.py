@@ -151,7 +151,7 @@ class Segmenter:
         return segment
 
 
-_CONTEXT = 40  # no abbreviation is longer than this, even with its closing marks
+_CONTEXT = 40  # no abbreviation is longer than this, even with its closing quotes and brackets
 
 
 def _context_of(text: str) -> str:

@@ -154,8 +154,8 @@ class PlainStepOptions(PlainOptions, total=False):
     the call, a mapping of replacement arguments, or ``halt("approval")``. It can also return an awaitable or an
     Observable of one of these values. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The time limit in seconds for `approve`. A call that `approve` has not decided on by then is denied. None means
-    no limit. Default: ``None``."""
+    """The time limit in seconds for `approve`. If `approve` has not decided by then, the call is denied. None means no
+    limit. Default: ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):

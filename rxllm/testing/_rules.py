@@ -101,7 +101,7 @@ def report(broken: Iterable[BrokenRule]) -> None:
 
 
 def _on_a_screen(messages: Sequence[str]) -> str:
-    """Join the messages. If an entire message does not fit on the screen, keep only the first line of that message."""
+    """Join the messages. If a message does not fit on the screen in full, keep only its first line."""
     lines: list[str] = []
     for index, message in enumerate(messages, 1):
         first, *rest = message.splitlines()

@@ -1,6 +1,6 @@
 """The base class for decoders, which handles malformed frames.
 
-1. `feed` and `close` catch any ``Exception``. The stream then ends with an error, after the events so far. An
+1. `feed` and `close` catch any ``Exception``. The stream then ends with an error, after any events decoded so far. An
    ``LLMError`` is reported unchanged. Any other exception becomes a ``malformed_event``.
 2. ``[DONE]`` ends the stream, and later frames are ignored. If it is the first frame, that is an error.
 3. If JSON does not have the expected type, it is parsed again, with strings accepted as numbers. If that fails too, the

@@ -35,8 +35,8 @@ class Anthropic(HTTPAdapter):
     """An adapter for Anthropic's Messages API or a compatible server.
 
     It sends ``POST {base_url}/messages`` requests. Only Anthropic's own server requires a key. The key is looked up in
-    the call, in `api_key` and in ``ANTHROPIC_API_KEY``. If you do not pass a `base_url`, it is ``ANTHROPIC_BASE_URL``
-    plus ``/v1``.
+    the call, then in `api_key`, then in ``ANTHROPIC_API_KEY``. If you do not pass a `base_url`, it is
+    ``ANTHROPIC_BASE_URL`` plus ``/v1``.
 
     ``Request.options`` is merged into the body. An option that is None removes the field. The option ``betas``, a list
     of names, is sent as the ``anthropic-beta`` header. The API has no seed, so ``Request.seed`` is not sent.

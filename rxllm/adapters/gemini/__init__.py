@@ -59,7 +59,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
     """An adapter for the Gemini API or Vertex AI.
 
     It sends ``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` requests. The key is looked up in the
-    call, in `api_key`, and in ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. If you do not pass a `base_url`, it is
+    call, then in `api_key`, then in ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. If you do not pass a `base_url`, it is
     ``GOOGLE_GEMINI_BASE_URL`` plus ``/v1beta``. For Vertex AI, see `Vertex`.
 
     ``Request.options`` is merged into the body, including nested objects, as in ``{"generationConfig": {"topP":

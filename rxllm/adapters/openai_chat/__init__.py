@@ -29,7 +29,7 @@ class OpenAIChat(HTTPAdapter):
     """An adapter for the Chat Completions API of OpenAI or a compatible server.
 
     It sends ``POST {base_url}/chat/completions`` requests. Only OpenAI's own server requires a key. The key is looked
-    up in the call, in `api_key` and in ``OPENAI_API_KEY``. If you do not pass a `base_url`, it is read from
+    up in the call, then in `api_key`, then in ``OPENAI_API_KEY``. If you do not pass a `base_url`, it is read from
     ``OPENAI_BASE_URL``. For Azure, see `AzureChat`.
 
     ``Request.options`` is merged into the body. An option that is None removes the field. To request log-probabilities,

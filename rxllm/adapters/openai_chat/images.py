@@ -47,7 +47,7 @@ _FAMILIES = {
 class OpenAIImages(HTTPImageAdapter):
     """An adapter for OpenAI's image API or a compatible server.
 
-    It sends ``POST {base_url}/images/...`` requests. The key is looked up in the call, in `api_key` and in
+    It sends ``POST {base_url}/images/...`` requests. The key is looked up in the call, then in `api_key`, then in
     ``OPENAI_API_KEY``. Fields that the model's family does not accept are left out. ``ImageRequest.options`` is merged
     into the body, so you can set fields such as ``output_format``, ``moderation`` and ``user``. An option that is None
     removes the field. If an input image is given as a URL, it is fetched and sent as a file.

@@ -29,7 +29,7 @@ class OpenAIResponses(HTTPAdapter):
     """An adapter for the Responses API of OpenAI or a compatible server.
 
     It sends ``POST {base_url}/responses`` requests. Only OpenAI's own server requires a key. The key is looked up in
-    the call, in `api_key` and in ``OPENAI_API_KEY``. For Azure, see `AzureResponses`.
+    the call, then in `api_key`, then in ``OPENAI_API_KEY``. For Azure, see `AzureResponses`.
 
     Every request contains the whole thread, so the server is asked not to store anything (``"store": False``).
     Reasoning models are asked for encrypted reasoning, which can be sent back. If you use ``previous_response_id``,
