@@ -15,6 +15,7 @@ from rxllm.collector import AWAITING_USER
 from rxllm.events import (
     AskUserRequested,
     ErrorEvent,
+    Event,
     MessageCompleted,
     RawChunk,
     StepCompleted,
@@ -169,8 +170,15 @@ def test_results_are_in_the_order_of_the_calls_however_they_finish() -> None:
 
     second_is_done = threading.Event()
     slow = tool(name="slow", handler=lambda arguments: second_is_done.wait(5) and "slow")
-    fast = tool(name="fast", handler=lambda arguments: second_is_done.set() or "fast")
-    events = events_of(calling("slow", "fast"), [slow, fast])
+    fast = tool(name="fast", handler=lambda arguments: "fast")
+    events: list[Event] = []
+
+    def note(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, ToolResultEncoded):
+            second_is_done.set()
+
+    calling("slow", "fast").pipe(ops.run_tools([slow, fast], thread=THREAD), ops.tap(note)).run()
     encoded = [event.id for event in events if isinstance(event, ToolResultEncoded)]
     assert encoded == ["fast", "slow"]
     assert isinstance(events[-1], StepCompleted)
