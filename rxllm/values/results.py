@@ -31,9 +31,9 @@ class StepResult(Value, Generic[T]):
 
     `thread` includes the response and the tool results.
 
-    `done` is True if nothing is left to send, or if tool calls are waiting for the caller. A loop that calls ``step``
-    should end when `done` is True. There is an exception: in ``mode="manual"``, `done` is False if there are tool
-    calls, although they are waiting for the caller.
+    `done` is True if nothing is left to send, if a tool has halted the chat or asked the user, or if tool calls are
+    waiting for the caller. A loop that calls ``step`` should end when `done` is True. There is an exception: in
+    ``mode="manual"``, `done` is False if there are tool calls, although they are waiting for the caller.
 
     `metadata` can have the keys ``mode``, ``manual_tool_calls``, ``approval_tool_calls``, ``halted_reason``,
     ``halt_tool_call_id``, ``halt_result``, ``pending_tool_call_id``, ``pending_question``, ``ask_user_opts`` and

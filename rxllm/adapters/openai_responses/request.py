@@ -5,7 +5,7 @@ Messages become input items:
 1. Text and tool calls are sent without the server's ids. If an item had an id, the server would look for its own stored
    copy of the item.
 2. For a thought from this provider, the original item is sent back. If the server does not store anything, the item's
-   id is left out.
+   id is left out, and an item with neither content nor encrypted content is not sent.
 3. Parts from other providers are left out. So are calls to tools that those providers ran themselves.
 4. Special tool calls, such as computer calls, are sent back in their original form. Their results are sent in the
    matching form.
