@@ -1,0 +1,235 @@
+"""Clocks in tests: ``python -m tests.clocks`` prints the places where a test depends on how fast the machine is.
+
+=============  ======================================================================================================
+``sleep``      ``time.sleep``, a wait for an event that nobody sets, ``asyncio.sleep`` of more than 0
+``compare``    a comparison with a reading of a clock, or with what was computed from one
+``option``     a number of seconds below 1 for a time limit, a lease or an interval, where sockets or processes are used
+=============  ======================================================================================================
+
+Exempt are the tests of a real model, the benchmarks, and functions that `simulate` runs, whose time is virtual. The
+files in ``clocks.txt`` have as many places as it says, and no file has more: ``python -m tests.clocks --write`` after
+some are gone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+LIST = ROOT / "tests" / "clocks.txt"
+EXEMPT = ("tests/live/", "tests/benchmarks/", "tests/waiting.py", "tests/clocks.py")
+
+CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "monotonic_ns", "perf_counter_ns", "time_ns"}
+READINGS = {"closed_at", "accepted_at", "elapsed"}
+STOPWATCHES = {"now", "assert_prompt", "close_times"}
+OPTION = re.compile(
+    r"(^|_)(timeout|deadline|lease|idle|grace|heartbeat|interval|seconds|delay|wait|patience|every|ping|poll)(_|$)"
+)
+SIMULATIONS = re.compile(r"^simulate")
+USES_SOCKETS = re.compile(
+    r"\bloopback\b|\bLoopback\b|\bsocket\b|\bsubprocess\b|\bhttpx\b|uvicorn|\bserved?\b|\bscript\("
+)
+
+ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
+
+Place = tuple[str, int, str]
+"""The kind of a place, its line, and the code that stands there."""
+
+
+def test_files() -> list[Path]:
+    paths = sorted((ROOT / "tests").rglob("*.py"))
+    return [
+        path
+        for path in paths
+        if not str(path.relative_to(ROOT)).startswith(EXEMPT) and "node_modules" not in path.parts
+    ]
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def places(source: str) -> Iterator[Place]:
+    """Yield the places of a test file, in no order."""
+    tree = ast.parse(source)
+    virtual = _lines_of_simulated(tree)
+    found = [*_sleeps(tree), *_comparisons(tree)]
+    if USES_SOCKETS.search(source):
+        found += _options(tree)
+    for kind, node in found:
+        if node.lineno not in virtual:
+            yield kind, node.lineno, ast.unparse(node)
+
+
+def _sleeps(tree: ast.AST) -> list[tuple[str, ast.expr]]:
+    return [("sleep", node) for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_sleep(node)]
+
+
+def _is_sleep(call: ast.Call) -> bool:
+    match call.func, call.args:
+        case ast.Attribute(value=ast.Name(id="asyncio" | "anyio" | "trio"), attr="sleep"), [
+            ast.Constant(value=0 | 0.0)
+        ]:
+            return False
+        case (
+            (
+                ast.Attribute(value=ast.Name(id="asyncio" | "anyio" | "trio" | "time"), attr="sleep")
+                | ast.Name(id="sleep")
+            ),
+            _,
+        ):
+            return True
+        case ast.Attribute(value=ast.Call(func=ast.Attribute(attr="Event") | ast.Name(id="Event")), attr="wait"), [
+            _,
+            *_,
+        ]:
+            return True
+    return False
+
+
+def _comparisons(tree: ast.Module) -> list[tuple[str, ast.expr]]:
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    clocks = {*STOPWATCHES, *(function.name for function in functions if _returns_reading(function))}
+    found: list[tuple[str, ast.expr]] = []
+    for function in functions:
+        measured = _measured_names(function, clocks)
+        found += [("compare", node) for node in ast.walk(function) if _compares(node, clocks, measured)]
+    return list({(node.lineno, node.col_offset): (kind, node) for kind, node in found}.values())
+
+
+def _compares(node: ast.AST, clocks: set[str], measured: set[str]) -> bool:
+    match node:
+        case ast.Call(func=ast.Name(id="assert_prompt")):
+            return True
+        case ast.Compare(ops=ops, comparators=[*_, last]) if all(isinstance(op, ORDERS) for op in ops) or _is_about(
+            last
+        ):
+            pass
+        case _:
+            return False
+    return any(_is_measured(side, clocks, measured) for side in [node.left, *node.comparators])
+
+
+def _is_about(node: ast.AST) -> bool:
+    return "approx" in ast.unparse(node)
+
+
+def _is_measured(expression: ast.AST, clocks: set[str], measured: set[str]) -> bool:
+    for node in ast.walk(expression):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="time"), attr="time")):
+                return True
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in CLOCKS | clocks:
+                return True
+            case ast.Attribute(attr=name) if name in READINGS:
+                return True
+            case ast.Name(id=name) if name in measured:
+                return True
+            case _:
+                pass
+    return False
+
+
+def _returns_reading(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    measured = _measured_names(function, STOPWATCHES)
+    returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value]
+    return any(_is_measured(value, STOPWATCHES, measured) for value in returned)
+
+
+def _measured_names(scope: ast.AST, clocks: set[str]) -> set[str]:
+    """Names that hold a reading of a clock, or what was computed from one."""
+    measured: set[str] = set()
+    for _ in range(3):  # what was computed from what was computed
+        for node in ast.walk(scope):
+            match node:
+                case ast.Assign(targets=targets, value=value) if _is_measured(value, clocks, measured):
+                    measured |= {
+                        name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)
+                    }
+                case ast.NamedExpr(target=target, value=value) if _is_measured(value, clocks, measured):
+                    measured.add(target.id)
+                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="append"), args=[value]) if _is_measured(
+                    value, clocks, measured
+                ):
+                    measured.add(name)
+                case _:
+                    pass
+    return measured
+
+
+def _options(tree: ast.AST) -> list[tuple[str, ast.expr]]:
+    found: list[tuple[str, ast.expr]] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(attr="timeout" | "wait_for" | "wait" | "join") | ast.Name(id="Timeouts"), args=args
+            ):
+                found += [("option", value) for value in args if _is_short(value)]
+            case _:
+                pass
+        if isinstance(node, ast.Call):
+            found += [
+                ("option", word.value)
+                for word in node.keywords
+                if word.arg and OPTION.search(word.arg) and _is_short(word.value)
+            ]
+    return found
+
+
+def _is_short(value: ast.AST) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, int | float) and 0 < value.value < 1
+
+
+def _lines_of_simulated(tree: ast.Module) -> set[int]:
+    """The lines of calls of `simulate` and its like, and of the functions that they run."""
+    functions = {
+        node.name: node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and SIMULATIONS.match(getattr(node.func, "attr", getattr(node.func, "id", "")))
+    ]
+    lines: set[int] = set()
+    reached: set[str] = set()
+    pending: list[ast.AST] = list(calls)
+    while pending:
+        node = pending.pop()
+        lines |= set(range(node.lineno, node.end_lineno + 1))  # type: ignore[attr-defined]
+        for name in [other.id for other in ast.walk(node) if isinstance(other, ast.Name)]:
+            if name in functions and name not in reached:
+                reached.add(name)
+                pending.append(functions[name])
+    return lines
+
+
+def counts() -> dict[str, Counter[str]]:
+    """The number of places by file and kind; files without any are left out."""
+    found = {name_of(path): Counter(kind for kind, _, _ in places(path.read_text())) for path in test_files()}
+    return {name: counted for name, counted in found.items() if counted}
+
+
+def line(name: str, counted: Counter[str]) -> str:
+    return f"{name} " + " ".join(f"{kind}={counted[kind]}" for kind in sorted(counted))
+
+
+def main(*arguments: str) -> None:
+    found = counts()
+    if "--write" in arguments:
+        LIST.write_text("".join(f"{line(name, counted)}\n" for name, counted in found.items()))
+    for path in test_files():
+        if not arguments or name_of(path).startswith(arguments):
+            for kind, number, code in sorted(places(path.read_text()), key=lambda place: place[1]):
+                print(f"{name_of(path)}:{number}: {kind}: {code[:100]}")
+    print(sum(found.values(), Counter()))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

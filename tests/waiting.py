@@ -1,0 +1,53 @@
+"""Waiting in tests: for the thing itself, with a generous bound, and never for a time.
+
+`wait_until` is for threads, `until` for coroutines. The bound only ends a wait that is in vain; no test is about it.
+To show that something does *not* happen, make something else happen that must come after it, and look then: another
+request on the same loop, `turns` of the loop, or the next item of a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PATIENCE = 60.0
+"""Seconds after which a wait is in vain."""
+
+
+def wait_until(look: Callable[[], T], accept: Callable[[T], object] = bool) -> T:
+    """Wait until ``accept(look())``, and return what was accepted. Raises ``AssertionError`` with what was seen last."""
+    give_up = time.monotonic() + PATIENCE
+    while not accept(seen := look()):
+        if time.monotonic() > give_up:
+            raise _in_vain(look, seen)
+        time.sleep(0.001)
+    return seen
+
+
+async def until(look: Callable[[], T], accept: Callable[[T], object] = bool) -> T:
+    """Let the event loop run until ``accept(look())``, and return what was accepted. Raises as `wait_until` does."""
+    give_up = time.monotonic() + PATIENCE
+    while not accept(seen := look()):
+        if time.monotonic() > give_up:
+            raise _in_vain(look, seen)
+        await asyncio.sleep(0.001)
+    return seen
+
+
+async def turns(count: int = 50) -> None:
+    """Let the event loop turn `count` times: whatever is ready runs, and what that makes ready, and so on."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def _in_vain(look: Callable[[], object], seen: object) -> AssertionError:
+    try:
+        source = inspect.getsource(look).strip()
+    except (OSError, TypeError):
+        source = repr(look)
+    return AssertionError(f"after {PATIENCE:g} s there is still {seen!r:.500}, which was seen by: {source}")
