@@ -31,9 +31,10 @@ OPTION = re.compile(
     r"(^|_)(timeout|deadline|lease|idle|grace|heartbeat|interval|seconds|delay|wait|patience|every|ping|poll)(_|$)"
 )
 SIMULATIONS = re.compile(r"^simulate")
-USES_SOCKETS = re.compile(
-    r"\bloopback\b|\bLoopback\b|\bsocket\b|\bsubprocess\b|\bhttpx\b|uvicorn|\bserved?\b|\bscript\("
-)
+USES_SOCKETS = re.compile(r"\b([lL]oopback|socket|subprocess|httpx|uvicorn|served?|script)\b")
+
+READS_CLOCKS = re.compile(rf"\b({'|'.join(CLOCKS | READINGS | STOPWATCHES)}|time\.time)\b")
+WORTH_READING = re.compile(rf"\bsleep|\.wait\(|{USES_SOCKETS.pattern}|{READS_CLOCKS.pattern}")
 
 ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
@@ -42,12 +43,8 @@ Place = tuple[str, int, str]
 
 
 def test_files() -> list[Path]:
-    paths = sorted((ROOT / "tests").rglob("*.py"))
-    return [
-        path
-        for path in paths
-        if not str(path.relative_to(ROOT)).startswith(EXEMPT) and "node_modules" not in path.parts
-    ]
+    paths = sorted(path for pattern in ("*.py", "*/*.py", "*/*/*.py") for path in (ROOT / "tests").glob(pattern))
+    return [path for path in paths if not name_of(path).startswith(EXEMPT)]
 
 
 def name_of(path: Path) -> str:
@@ -56,9 +53,11 @@ def name_of(path: Path) -> str:
 
 def places(source: str) -> Iterator[Place]:
     """Yield the places of a test file, in no order."""
+    if not WORTH_READING.search(source):
+        return
     tree = ast.parse(source)
-    virtual = _lines_of_simulated(tree)
-    found = [*_sleeps(tree), *_comparisons(tree)]
+    virtual = _lines_of_simulated(tree) if "simulate" in source else set()
+    found = [*_sleeps(tree), *(_comparisons(tree) if READS_CLOCKS.search(source) else [])]
     if USES_SOCKETS.search(source):
         found += _options(tree)
     for kind, node in found:
@@ -93,13 +92,22 @@ def _is_sleep(call: ast.Call) -> bool:
 
 
 def _comparisons(tree: ast.Module) -> list[tuple[str, ast.expr]]:
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = list(_outermost_functions(tree))
     clocks = {*STOPWATCHES, *(function.name for function in functions if _returns_reading(function))}
     found: list[tuple[str, ast.expr]] = []
     for function in functions:
         measured = _measured_names(function, clocks)
         found += [("compare", node) for node in ast.walk(function) if _compares(node, clocks, measured)]
     return list({(node.lineno, node.col_offset): (kind, node) for kind, node in found}.values())
+
+
+def _outermost_functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yield functions and methods; what is defined inside of one shares its names."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+        elif isinstance(child, ast.stmt):
+            yield from _outermost_functions(child)
 
 
 def _compares(node: ast.AST, clocks: set[str], measured: set[str]) -> bool:

@@ -22,7 +22,7 @@ def test_its_program_prints_what_stands_below_it():
 
 def test_the_two_commands_are_there_word_for_word():
     assert "\npip install '.[local]' && python examples/quickstart.py\n" in README
-    tests = "pip install -e '.[test]' && python -m pytest"
+    tests = "pip install -e '.[test]' -c tests/constraints.txt && python -m pytest"
     assert f"\n{tests}\n" in README
     assert f" {tests} " in (ROOT / ".ci" / "run").read_text()
 

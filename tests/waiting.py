@@ -20,7 +20,7 @@ PATIENCE = 60.0
 
 
 def wait_until(look: Callable[[], T], accept: Callable[[T], object] = bool) -> T:
-    """Wait until ``accept(look())``, and return what was accepted. Raises ``AssertionError`` with what was seen last."""
+    """Wait until ``accept(look())``, and return it. Raises ``AssertionError`` with what was seen last."""
     give_up = time.monotonic() + PATIENCE
     while not accept(seen := look()):
         if time.monotonic() > give_up:
@@ -30,7 +30,7 @@ def wait_until(look: Callable[[], T], accept: Callable[[T], object] = bool) -> T
 
 
 async def until(look: Callable[[], T], accept: Callable[[T], object] = bool) -> T:
-    """Let the event loop run until ``accept(look())``, and return what was accepted. Raises as `wait_until` does."""
+    """Let the event loop run until ``accept(look())``, and return it. Raises as `wait_until` does."""
     give_up = time.monotonic() + PATIENCE
     while not accept(seen := look()):
         if time.monotonic() > give_up:

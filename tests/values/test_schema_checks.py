@@ -167,7 +167,7 @@ def test_a_pattern_takes_no_longer_than_its_text() -> None:
     assert faults({"pattern": "^(a+)+$"}, "a" * 100_000 + "!")
 
 
-@pytest.mark.parametrize("pattern", ["^(?=a)b", r"(a)\1", r"a\Z", "(a{1,1000}){1,1000}"])
+@pytest.mark.parametrize("pattern", ["(", "[a", "*a", "a{2,1}"])
 def test_a_pattern_that_cannot_be_read_is_left_out_and_logged_once(
     pattern: str, caplog: pytest.LogCaptureFixture
 ) -> None:
