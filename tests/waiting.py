@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,7 +22,7 @@ PATIENCE = 60.0
 
 
 def wait_until(look: Callable[[], T], accept: Callable[[T], object] = bool) -> T:
-    """Wait until ``accept(look())``, and return what was accepted. Raises ``AssertionError`` with what was seen last."""
+    """Wait until ``accept(look())``, and return what was accepted. Raises ``AssertionError`` with the last sight."""
     give_up = time.monotonic() + PATIENCE
     while not accept(seen := look()):
         if time.monotonic() > give_up:
@@ -43,6 +45,16 @@ async def turns(count: int = 50) -> None:
     """Let the event loop turn `count` times: whatever is ready runs, and what that makes ready, and so on."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+def blocks_in(module: str) -> bool:
+    """Return whether the main thread blocks, in a function of `module` or in one that such a function has called."""
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    if frame.f_code.co_name != "wait":  # of a threading.Event
+        return False
+    while frame is not None and frame.f_globals["__name__"] != module:
+        frame = frame.f_back
+    return frame is not None
 
 
 def _in_vain(look: Callable[[], object], seen: object) -> AssertionError:
