@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import time
+import sys
 from functools import partial
 from typing import Any
 
@@ -116,13 +116,19 @@ def test_streams_of_several_threads_are_heard_one_at_a_time() -> None:
 
     def hear(item: Labelled[Any]) -> None:
         inside.append(item.label)
-        time.sleep(0)  # another thread's turn
+        for _ in range(1000):  # many turns of other threads
+            pass
         overlaps.append(len(inside))
         seen.append(inside.pop())
 
     ended: list[str] = []
     rxllm.merge_labelled(subjects).subscribe(hear, on_completed=partial(ended.append, "end"))
-    together(*(partial(_say, each) for each in subjects.values()))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        together(*(partial(_say, each) for each in subjects.values()))
+    finally:
+        sys.setswitchinterval(interval)
     assert (len(seen), max(overlaps), ended) == (4 * 20, 1, ["end"])
 
 
@@ -133,7 +139,7 @@ def _say(subject: Subject[int]) -> None:
 
 
 @pytest.mark.parametrize("streams", [{}, [just(1)], {"a": 3}])
-def test_what_are_no_streams_is_refused(streams: Any) -> None:
+def test_other_things_than_streams_are_refused(streams: Any) -> None:
     with pytest.raises(ValidationError, match="streams"):
         rxllm.merge_labelled(streams)
 
