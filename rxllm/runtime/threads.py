@@ -215,7 +215,8 @@ class Drain:
         loop = asyncio.get_running_loop()
         since, before = loop.time(), self._progress()
         while await self._is_busy():
-            await _wait_for(_tasks(), TICK_SECONDS)
+            tasks = _tasks()
+            await _wait_for(tasks, TICK_SECONDS)
             self._ticks += 1
             now = self._progress()
             if now != before:
@@ -226,8 +227,7 @@ class Drain:
                 return
 
     async def cancel(self) -> None:
-        _name_current_task()
-        tasks = _tasks()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for pending in (*tasks, *self._live.timers):
             pending.cancel()
         self._live.timers.clear()
