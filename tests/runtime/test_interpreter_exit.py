@@ -14,8 +14,17 @@ from rxllm.testing.loopback import Loopback, Pause, Reply, chat, chat_chunk, end
 from tests.closing import SILENT, STALLED
 from tests.runtime.support import BEGIN, finished, script
 
-WATCHED = (
+PATIENT = (
     BEGIN
+    + """
+import rxllm.runtime.threads as limits
+sys.modules["rxllm.runtime.portal"].CLOSE_SECONDS = limits.CLOSE_SECONDS = 60
+"""
+)
+"""A script that begins so gives the calls that it cancels at its exit as long as they need to close."""
+
+WATCHED = (
+    PATIENT
     + """
 from tests.waiting import blocks_in, until, wait_until
 def exits():
@@ -122,10 +131,9 @@ PINGS = Reply(endless(lambda count: b": ping\n\n"))
 def test_at_exit_a_call_that_has_fallen_silent_is_waited_for_only_so_long(reply: Reply) -> None:
     """As after a ``sys.exit`` in the handler of a signal."""
     code = (
-        BEGIN
+        PATIENT
         + """
 import signal
-import rxllm.runtime.threads as limits
 limits.SILENT_SECONDS = limits.FIRST_SECONDS = 1.0
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 ask().subscribe(print, lambda error: print(error.reason))
@@ -165,7 +173,6 @@ def test_ctrl_c_at_exit_cancels_them() -> None:
     code = (
         WATCHED
         + """
-import rxllm.runtime.threads as limits
 limits.SILENT_SECONDS = limits.FIRST_SECONDS = 3600
 ask().subscribe(print, lambda error: print(error.reason))
 """
@@ -184,10 +191,9 @@ ask().subscribe(print, lambda error: print(error.reason))
 @pytest.mark.parametrize("reply", [Reply(endless()), STALLED, SILENT], ids=["endless", "stalled", "silent"])
 def test_ctrl_c_in_the_program_disposes_what_is_subscribed(reply: Reply) -> None:
     code = (
-        BEGIN
+        PATIENT
         + """
 import signal
-import rxllm.runtime.threads as limits
 limits.SILENT_SECONDS = limits.FIRST_SECONDS = 3600
 stream_generate(engine, "Hi").subscribe(lambda event: None, lambda error: print(error.reason))
 print("up", flush=True)

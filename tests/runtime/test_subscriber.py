@@ -101,14 +101,14 @@ def test_its_exception_in_a_timer_comes_to_its_on_error_once_and_ends_the_call(n
 
 @every_timer
 def test_so_it_is_in_a_running_loop(name: str) -> None:
-    async def app(world: World) -> None:
+    async def with_on_error(world: World) -> None:
         source, errors = Source(), list[Exception]()
         TIMED[name](source.stream()).subscribe(refuse, errors.append)
         await asyncio.sleep(60.0)
         assert source.closed.is_set()
         assert errors == [MINE]
 
-    simulate(app, faults=())
+    simulate(with_on_error, faults=())
 
 
 @every_timer
