@@ -178,6 +178,9 @@ CLOSE_SECONDS = 1.0
 
 TICK_SECONDS = 0.02
 
+TURNS = 10
+"""The number of turns of the event loop without a task or a timer after which nothing is left to wait for."""
+
 
 class Call(Protocol):
     """A running subscription."""
@@ -211,7 +214,8 @@ class Drain:
                 call.dispose()
         loop = asyncio.get_running_loop()
         since, before = loop.time(), self._progress()
-        while (tasks := _tasks()) or self._live.timers:
+        while await self._is_busy():
+            tasks = _tasks()
             await _wait_for(tasks, TICK_SECONDS)
             self._ticks += 1
             now = self._progress()
@@ -223,8 +227,7 @@ class Drain:
                 return
 
     async def cancel(self) -> None:
-        _name_current_task()
-        tasks = _tasks()
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for pending in (*tasks, *self._live.timers):
             pending.cancel()
         self._live.timers.clear()
@@ -238,6 +241,13 @@ class Drain:
                 log.warning("at exit, a callback blocked rxllm's event loop for more than %g s", FIRST_SECONDS)
                 return
             ticks = self._ticks
+
+    async def _is_busy(self) -> bool:
+        for _ in range(TURNS):  # a task that has just ended may have scheduled the start of the next task
+            if _tasks() or self._live.timers:
+                return True
+            await asyncio.sleep(0)
+        return False
 
     def _patience(self) -> float:
         calls = self._live.calls

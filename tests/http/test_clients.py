@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import random
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -15,59 +14,16 @@ import httpx2
 import pytest
 
 import rxllm
-from rxllm import Engine, EngineError, Event, OpenAIChat, generate, stream_generate
+from rxllm import Engine, EngineError, OpenAIChat, generate
 from rxllm.adapters import aiohttp_client
 from rxllm.http.clients import client_settings
-from rxllm.testing.loopback import STALL, Loopback, Pause, Reply, Request, chat, chat_chunk
-from tests.runtime.support import ON_BOTH, PATIENCE, finished, model, script, until
+from rxllm.testing.loopback import Loopback, Reply, Request, chat
+from tests.closing import STALLED
+from tests.http.support import all_places_are_free, churn, live_calls, moody
+from tests.runtime.support import ON_BOTH, finished, model, script
+from tests.waiting import PATIENCE, until
 
 ANSWER = Reply(chat("Hello"))
-
-
-def live_calls() -> int:
-    return sum(task.get_name() == "rxllm-call" for task in asyncio.all_tasks())
-
-
-async def churn(engine: Engine, disposals: int, workers: int = 20) -> None:
-    """Make calls and dispose them at random moments: at once, while they connect, before the headers, in between."""
-    dice = random.Random(7)
-
-    async def work() -> None:
-        for _ in range(disposals // workers):
-            subscription = stream_generate(engine, "Hi").subscribe(on_error=lambda error: None)
-            match dice.randrange(20):
-                case 0:
-                    pass
-                case 1 | 2 | 3:
-                    for _ in range(dice.randrange(12)):
-                        await asyncio.sleep(0)
-                case _:
-                    await asyncio.sleep(dice.random() * 0.006)
-            subscription.dispose()
-            await until(lambda: live_calls() < 2 * workers)
-
-    await asyncio.gather(*(work() for _ in range(workers)))
-
-
-def moody(request: Request) -> Reply:
-    """Answers at once, late, never, or stops in the middle."""
-    dice = random.Random(len(request.body) + next(COUNT))
-    body = [chat_chunk("a"), Pause(dice.random() * 0.004), *chat("b")]
-    return dice.choice(
-        [Reply(body), Reply(body, before=dice.random() * 0.004), Reply(before=STALL), Reply([chat_chunk("a"), STALL])]
-    )
-
-
-COUNT = iter(range(10**9))
-
-
-async def all_places_are_free(engine: Engine, server: Loopback, places: int = 10) -> None:
-    """As many calls as the pool has places are open at the same time, then one is answered."""
-    events: list[Event] = []
-    calls = [stream_generate(engine, "Stall").take(2).do_action(events.append) for _ in range(places)]
-    async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(*calls)
-    assert len(events) == 2 * places
 
 
 @pytest.mark.long
@@ -86,8 +42,8 @@ def test_random_disposals_leave_the_pool_usable(disposals: int, make: Callable[[
             engine = model(server, client=client)
             await churn(engine, disposals)
             await until(lambda: live_calls() == 0)
-            script["now"] = lambda request: Reply([chat_chunk("a"), Pause(0.02), *chat("b")])
-            await all_places_are_free(engine, server)
+            script["now"] = lambda request: STALLED
+            await all_places_are_free(engine)
             script["now"] = lambda request: ANSWER
             assert (await generate(engine, "Hi")).output_text == "Hello"
 
@@ -97,7 +53,7 @@ def test_random_disposals_leave_the_pool_usable(disposals: int, make: Callable[[
 
 
 def pool_of_ten(library: Any) -> Any:
-    return library.AsyncClient(limits=library.Limits(max_connections=10), timeout=library.Timeout(5, pool=None))
+    return library.AsyncClient(limits=library.Limits(max_connections=10), timeout=library.Timeout(PATIENCE, pool=None))
 
 
 @asynccontextmanager
@@ -135,7 +91,7 @@ def test_the_portal_uses_one_connection_too() -> None:
         for _ in range(5):
             generate(engine, "Hi").run()
         assert len(server.connections) == 1
-        asyncio.run_coroutine_threadsafe(rxllm.aclose(engine), rxllm.runtime.call_loop()).result(5)
+        asyncio.run_coroutine_threadsafe(rxllm.aclose(engine), rxllm.runtime.call_loop()).result(PATIENCE)
         server.connections[0].wait_closed()
 
 
@@ -222,7 +178,7 @@ def test_a_factory_works_on_several_loops(library: Any) -> None:
         assert len(server.connections) == 2
         server.wait_until(lambda: server.open_count == 0)
         generate(engine, "Hi").run()
-        asyncio.run_coroutine_threadsafe(rxllm.aclose(engine), rxllm.runtime.call_loop()).result(5)
+        asyncio.run_coroutine_threadsafe(rxllm.aclose(engine), rxllm.runtime.call_loop()).result(PATIENCE)
         assert made[-1].is_closed
 
 
@@ -315,7 +271,7 @@ def test_a_first_call_that_is_left_at_once_keeps_no_loop() -> None:
     async def ask():
         return [event async for event in stream_generate(engine, "Hi")]
     assert asyncio.run(ask())
-    daemon_threads().submit(lambda: None).result(20)
+    daemon_threads().submit(lambda: None).result()
     gc.collect()
     print(len(loops) <= 2)
     """
@@ -324,7 +280,7 @@ def test_a_first_call_that_is_left_at_once_keeps_no_loop() -> None:
 
 
 @ON_BOTH
-def test_what_a_first_call_must_import_is_imported_off_the_loop() -> None:
+def test_the_imports_of_a_first_call_are_made_off_the_loop() -> None:
     with Loopback(ANSWER) as server:
         code, out, err = finished(script(FIRST_CALL, server.url))
     assert (code, out.split(), err) == (0, [], "")

@@ -21,7 +21,7 @@ from hypercorn.config import Config
 
 from rxllm import AdapterError, Engine, Event, OpenAIChat, generate, stream_generate
 from rxllm.testing.loopback import DONE, chat_chunk, chat_finish
-from tests.runtime.support import until
+from tests.waiting import PATIENCE, until
 
 TEXT = "0 1 2 3 4 5 "
 SILENT_AFTER = 2
@@ -45,18 +45,18 @@ class Server:
         self.trusted, self._config = _secure(folder)
         self._config.bind = [f"fd://{self._socket.detach()}"]
         self._config.loglevel = "CRITICAL"
-        self._config.graceful_timeout = 0.1
+        self._config.graceful_timeout = 1.0
         self._thread = threading.Thread(target=lambda: asyncio.run(self._main()))
         self._started = threading.Event()
 
     def __enter__(self) -> Server:
         self._thread.start()
-        assert self._started.wait(10)
+        assert self._started.wait(PATIENCE)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(10)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
 
     async def _main(self) -> None:
@@ -88,7 +88,7 @@ class Server:
             if n == SILENT_AFTER and asked == "stop":
                 await self._over.wait()
             await send({"type": "http.response.body", "body": frame, "more_body": True})
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b""})
 
 
@@ -117,7 +117,7 @@ def model(request: pytest.FixtureRequest, server: Server) -> Iterator[Callable[.
 
     def make(**options: Any) -> Engine:
         def client() -> Any:
-            return request.param.AsyncClient(http2=True, verify=server.trusted, timeout=5.0)
+            return request.param.AsyncClient(http2=True, verify=server.trusted, timeout=PATIENCE)
 
         return Engine(OpenAIChat(base_url=server.url, client=client, **options), model="m", retry=False)
 
@@ -153,8 +153,11 @@ def test_a_silent_answer_ends_alone(server: Server, model: Callable[..., Engine]
     """httpx's own read timeout ends all that share the connection."""
 
     async def main() -> None:
-        engine = model(timeout=0.8)
-        assert await texts(engine, "Hi", "stop", "Hi") == [TEXT, "0 1 ", TEXT]
+        engine = model()
+        assert await texts(engine, "Hi") == [TEXT]  # so that the others need not connect
+        stopped = generate(engine, "stop", timeout=2.0)
+        answers = await asyncio.gather(stopped, generate(engine, "Hi"), generate(engine, "Hi"))
+        assert [answer.output_text for answer in answers] == ["0 1 ", TEXT, TEXT]
         assert await texts(engine, "Hi") == [TEXT]
 
     asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import httpcore
@@ -11,8 +12,10 @@ import pytest
 from rxllm import Engine, generate
 from rxllm.http import pools
 from rxllm.testing import World, simulate
-from rxllm.testing.loopback import Loopback, Pause, Reply, chat, chat_chunk
-from tests.runtime.support import model, until
+from rxllm.testing.loopback import Loopback, Pause, Reply, Request, chat, chat_chunk
+from tests.http.support import held
+from tests.runtime.support import model
+from tests.waiting import until
 
 
 async def await_one(engine: Engine) -> None:
@@ -41,7 +44,12 @@ def looks(monkeypatch: pytest.MonkeyPatch, calls: int) -> int:
         await burst(engine)
         assert len(server.connections) == calls
 
-    with monkeypatch.context() as patched, Loopback(Reply([chat_chunk("Hel"), Pause(0.3), *chat("lo")])) as server:
+    def answer(request: Request) -> Reply:
+        burst = -(-len(server.requests) // calls)
+        whole = held(lambda: len(server.requests) >= burst * calls)  # so that each call has a connection of its own
+        return Reply(itertools.chain([chat_chunk("Hel")], whole, chat("lo")))
+
+    with monkeypatch.context() as patched, Loopback(answer) as server:
         patched.setattr(httpcore.AsyncHTTPConnection, "is_idle", counted)
         asyncio.run(main())
     return count
@@ -66,15 +74,20 @@ def test_pools_that_are_closed_leave_no_timer() -> None:
     assert simulate(app, faults=()).value == 3 * pools.CALLS
 
 
-def test_what_a_burst_leaves_open_is_closed_when_it_has_been_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
+def test_connections_that_a_burst_leaves_open_are_closed_when_they_have_been_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pools, "IDLE_SECONDS", 2.0)  # less than a connection is kept for
+
+    async def app(world: World) -> None:
+        server = world.serve(Reply([chat_chunk("Hel"), Pause(0.2), *chat("lo")]))
         engine = model(server)
         await asyncio.gather(*(generate(engine, "Hi") for _ in range(20)))
+        assert server.open_count == 20
         await until(lambda: server.open_count <= pools.CALLS)
+        assert asyncio.get_running_loop().time() == pytest.approx(2.2, abs=0.1)
         assert server.open_count > 0
         await await_one(engine)
         assert len(server.connections) == 20
 
-    monkeypatch.setattr(pools, "IDLE_SECONDS", 0.05)
-    with Loopback(Reply([chat_chunk("Hel"), Pause(0.2), *chat("lo")])) as server:
-        asyncio.run(main())
+    simulate(app, faults=())

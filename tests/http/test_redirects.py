@@ -12,7 +12,8 @@ import pytest
 import rxllm
 from rxllm import Engine, OpenAIChat
 from rxllm.testing.loopback import Loopback, Reply, chat
-from tests.runtime.support import model, until
+from tests.runtime.support import model
+from tests.waiting import until
 
 KEY = "sk-sentinel-0123456789"
 

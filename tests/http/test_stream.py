@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import logging
 import re
 import socket
@@ -29,8 +30,13 @@ from rxllm import (
     stream_generate,
 )
 from rxllm import operators as ops
+from rxllm.http.timeouts import DRAIN_SECONDS, ERROR_BODY_SECONDS
+from rxllm.testing import World, simulate
 from rxllm.testing.loopback import DONE, STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish, endless
-from tests.runtime.support import ON_BOTH, assert_prompt, model, now, until
+from tests.closing import SILENT, assert_closes
+from tests.http.support import held
+from tests.runtime.support import ON_BOTH, model
+from tests.waiting import until
 
 pytestmark = ON_BOTH
 
@@ -46,6 +52,29 @@ def failure(reply: Reply, **options: Any) -> AdapterError:
     with pytest.raises(AdapterError) as caught:
         answer(reply, **options)
     return caught.value
+
+
+def simulated(reply: Reply, seconds: float, **options: Any) -> tuple[float, Response[Any] | AdapterError]:
+    """When, in virtual time, a call ends whose adapter has a timeout of `seconds`, and its answer or failure."""
+
+    async def app(world: World) -> tuple[float, Response[Any] | AdapterError]:
+        ended: Response[Any] | AdapterError
+        try:
+            ended = await generate(model(world.serve(reply), timeout=seconds), "Hi", **options)
+        except AdapterError as error:
+            ended = error
+        return asyncio.get_running_loop().time(), ended
+
+    return simulate(app, faults=()).value
+
+
+def cut_once_read(cut: Cut, *pieces: bytes) -> tuple[list[Event], Response[Any]]:
+    """The events and the answer of a stream that is cut after `pieces`, once their text has been read."""
+    events: list[Event] = []
+    text = b"".join(pieces).count(b'"content"')
+    read = held(lambda: sum(isinstance(event, TextDelta) for event in events) == text)
+    with Loopback(Reply(itertools.chain(pieces, read, [cut]))) as server:
+        return events, generate(model(server), "Hi", on_event=events.append).run()
 
 
 # The end comes after the close
@@ -120,9 +149,13 @@ def test_an_error_status_leaves_the_connection_usable() -> None:
 
 def test_the_end_of_the_body_is_not_waited_for_long() -> None:
     """The answer is complete with its end marker; a server may hold the body open."""
-    begun = now()
-    assert answer(Reply([*chat("Hello"), STALL])).output_text == "Hello"
-    assert now() - begun < 10
+
+    async def app(world: World) -> float:
+        response = await generate(model(world.serve(Reply([*chat("Hello"), STALL]))), "Hi")
+        assert response.output_text == "Hello"
+        return asyncio.get_running_loop().time()
+
+    assert simulate(app, faults=()).value == pytest.approx(DRAIN_SECONDS, abs=0.1)
 
 
 # No answer
@@ -160,13 +193,15 @@ def test_a_stream_cut_before_its_first_event(reply: Reply) -> None:
 
 
 def test_silence_before_the_headers_is_a_timeout() -> None:
-    error = failure(Reply(before=STALL), timeout=0.1)
+    error = failure(SILENT, timeout=1.0)
     assert (error.reason, type(error.__context__).__name__) == ("timeout", "ReadTimeout")
 
 
 def test_the_calls_timeout_wins_over_the_adapters() -> None:
-    with Loopback(Reply(before=STALL)) as server, pytest.raises(AdapterError, match="within"):
-        generate(model(server, timeout=60.0), "Hi", timeout=0.1).run()
+    seconds, error = simulated(SILENT, 60.0, timeout=5.0)
+    assert seconds == pytest.approx(5.0, abs=0.1)
+    assert isinstance(error, AdapterError)
+    assert "within" in error.message
 
 
 @pytest.mark.parametrize("url", ["http://[", "no-scheme", "ftp://example.invalid", "http://exa mple.invalid:x"])
@@ -193,7 +228,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
         (529, "provider_unavailable"),
     ],
 )
-def test_a_status_and_what_its_body_says(status: int, reason: str) -> None:
+def test_a_status_and_its_body_become_the_error(status: int, reason: str) -> None:
     body = {"error": {"message": "Not so.", "type": "whatever", "code": "c17"}}
     error = failure(Reply.of_json(body, status, retry_after="7", x_request_id="req-1", location="/elsewhere"))
     message = error.message.partition(" (http")[0].removesuffix(" (openai, model m)")
@@ -221,9 +256,11 @@ def test_an_error_body_that_breaks_off_keeps_its_status(body: Any) -> None:
     assert failure(Reply(body, status=500)).status == 500
 
 
-def test_an_error_body_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rxllm.http.stream.ERROR_BODY_SECONDS", 0.1)
-    assert failure(Reply([b"busy", STALL], status=503)).status == 503
+def test_an_error_body_that_stalls_is_given_up() -> None:
+    seconds, error = simulated(Reply([b"busy", STALL], status=503), 60.0)
+    assert seconds == pytest.approx(ERROR_BODY_SECONDS, abs=0.1)
+    assert isinstance(error, AdapterError)
+    assert error.status == 503
 
 
 # An answer that breaks
@@ -231,8 +268,7 @@ def test_an_error_body_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("cut", Cut)
 def test_a_stream_cut_in_the_middle_keeps_what_came(cut: Cut) -> None:
-    with Loopback(Reply([chat_chunk("Hel"), chat_chunk("lo"), Pause(0.02), cut])) as server:
-        events = list(stream_generate(model(server), "Hi"))
+    events, _ = cut_once_read(cut, chat_chunk("Hel"), chat_chunk("lo"))
     assert [event.delta for event in events if isinstance(event, TextDelta)] == ["Hel", "lo"]
     assert isinstance(events[-1], ErrorEvent)
     assert isinstance(events[-1].error, StreamError)
@@ -241,7 +277,7 @@ def test_a_stream_cut_in_the_middle_keeps_what_came(cut: Cut) -> None:
 
 
 def test_a_cut_streams_response_has_text_and_error() -> None:
-    response = answer(Reply([chat_chunk("Hello"), Pause(0.02), Cut.RESET]))
+    _, response = cut_once_read(Cut.RESET, chat_chunk("Hello"))
     assert (response.output_text, response.finish_reason) == ("Hello", "error")
     assert response.error is not None
     assert response.error.reason == "truncated"
@@ -256,29 +292,33 @@ def test_an_end_without_its_marker_is_truncated() -> None:
 
 
 def test_a_cut_after_the_finish_reason_is_no_error() -> None:
-    response = answer(Reply([chat_chunk("Hello"), chat_finish(), Pause(0.02), Cut.RESET]))
+    _, response = cut_once_read(Cut.RESET, chat_chunk("Hello") + chat_finish())
     assert (response.output_text, response.finish_reason, response.error) == ("Hello", "stop", None)
 
 
-def test_a_cut_in_the_middle_says_what_broke_off() -> None:
-    response = answer(Reply([chat_chunk("Hello"), Pause(0.02), Cut.RESET]))
+def test_a_cut_in_the_middle_names_its_stream() -> None:
+    _, response = cut_once_read(Cut.RESET, chat_chunk("Hello"))
     assert (response.output_text, response.error.reason) == ("Hello", "truncated")
     assert re.match(r"the stream from http://\S+/chat/completions was cut off: ", response.error.message)
 
 
 def test_silence_in_the_middle_is_a_timeout(transport: str) -> None:
-    response = answer(Reply([chat_chunk("Hello"), STALL]), timeout=0.5)
-    limit = "the timeout of 0.5 s" if transport == "httpx" else "the timeout"  # aiohttp watches too, and is not exact
+    seconds, response = simulated(Reply([chat_chunk("Hello"), STALL]), 5.0)
+    assert seconds == pytest.approx(5.0, abs=0.1)
+    assert isinstance(response, Response)
+    assert isinstance(response.error, StreamError)
+    limit = "the timeout of 5 s" if transport == "httpx" else "the timeout"  # aiohttp watches too, and is not exact
     assert f"completions sent nothing for longer than {limit}" in response.error.message
     assert (response.output_text, response.finish_reason) == ("Hello", "error")
-    assert isinstance(response.error, StreamError)
     assert response.error.reason == "timeout"
 
 
 def test_a_slow_stream_is_no_silent_one() -> None:
     """The timeout is between two reads, not for the whole."""
-    words = [each for i in range(8) for each in (chat_chunk(str(i)), Pause(0.08))]
-    assert answer(Reply([*words, chat_finish(), DONE]), timeout=0.5).output_text == "01234567"
+    words = [each for i in range(8) for each in (chat_chunk(str(i)), Pause(4.0))]
+    _, response = simulated(Reply([*words, chat_finish(), DONE]), 5.0)
+    assert isinstance(response, Response)
+    assert response.output_text == "01234567"
 
 
 def test_a_frame_that_is_no_json() -> None:
@@ -325,18 +365,14 @@ def test_a_body_that_only_says_it_is_gzip() -> None:
 
 def test_an_error_inside_the_stream_ends_it_and_closes_the_connection() -> None:
     frame = b'data: {"error": {"message": "overloaded", "type": "overloaded_error"}}\n\n'
-    times: list[float] = []
-    for _ in range(3):
-        with Loopback(Reply([chat_chunk("Hello"), frame, STALL])) as server:
-            events: list[Event] = []
-            moments: list[float] = []
-            source = stream_generate(model(server), "Hi")
-            source.pipe(ops.tap(lambda event, to=moments: to.append(now())), ops.tap(events.append)).run()
-            times.append(server.connections[0].wait_closed() - moments[-1])
-        assert isinstance(events[-1], ErrorEvent)
-        assert isinstance(events[-1].error, AdapterError)
-        assert events[-1].error.reason == "provider_unavailable"
-    assert_prompt(times)
+    events: list[Event] = []
+    assert_closes(
+        lambda server: stream_generate(model(server), "Hi").pipe(ops.tap(events.append)).run(),
+        Reply([chat_chunk("Hello"), frame, STALL]),
+    )
+    assert isinstance(events[-1], ErrorEvent)
+    assert isinstance(events[-1].error, AdapterError)
+    assert events[-1].error.reason == "provider_unavailable"
 
 
 def test_nothing_after_the_end_is_delivered() -> None:
@@ -386,7 +422,7 @@ def test_no_failure_shows_the_key(name: str, caplog: pytest.LogCaptureFixture) -
     caplog.set_level(logging.DEBUG)
     with Loopback(FAILURES[name] or Reply()) as server:
         url = server.url if FAILURES[name] else f"http://127.0.0.1:{unused_port()}"
-        adapter = OpenAIChat(base_url=url, api_key=KEY, timeout=0.1)
+        adapter = OpenAIChat(base_url=url, api_key=KEY, timeout=1.0)
         engine = Engine(adapter, model="m", retry=RetryPolicy(max_attempts=2, base_delay=0, jitter=0))
         caught: Any = None
         try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -15,7 +17,9 @@ from rxllm import AdapterError, Engine, Event, OpenAIChat, generate, stream_gene
 from rxllm import operators as ops
 from rxllm.http import clients
 from rxllm.testing.loopback import DONE, Loopback, Reply, chat_chunk, chat_finish
-from tests.runtime.support import ON_BOTH, SILENT, STALLED, assert_prompt, model, now, until, until_closed
+from tests.closing import SILENT, STALLED, also_next, assert_closed, next_call
+from tests.runtime.support import ON_BOTH, model
+from tests.waiting import PATIENCE, until
 
 ANSWER = Reply([chat_chunk("Hel"), chat_chunk("lo"), chat_finish(), DONE])
 
@@ -25,11 +29,15 @@ def authority() -> trustme.CA:
     return trustme.CA()
 
 
-@pytest.fixture(scope="module")
-def tls(authority: trustme.CA) -> ssl.SSLContext:
+def secured(authority: trustme.CA) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     return context
+
+
+@pytest.fixture(scope="module")
+def tls(authority: trustme.CA) -> ssl.SSLContext:
+    return secured(authority)
 
 
 @pytest.fixture
@@ -57,39 +65,42 @@ class TestHTTPS:
             assert len(server.connections) == 1
 
     @pytest.mark.parametrize("reply", [STALLED, SILENT], ids=["mid-stream", "before the headers"])
-    def test_dispose_closes_the_socket_at_once(self, tls: ssl.SSLContext, reply: Reply) -> None:
-        async def main(server: Loopback) -> float:
+    def test_dispose_closes_the_socket(self, tls: ssl.SSLContext, reply: Reply) -> None:
+        async def main(server: Loopback) -> None:
             events: list[Event] = []
             subscription = stream_generate(model(server), "Hi").subscribe(events.append)
-            await until(lambda: bool(server.requests) and (reply is SILENT or len(events) == 4))
-            acted = now()
+            await until(lambda: server.requests and (reply is SILENT or len(events) == 4))
             subscription.dispose()
-            await until_closed(server.connections[0])
-            return acted
+            await next_call(server)
+            assert_closed(server.connections[0])
 
-        times: list[float] = []
-        for _ in range(5):
-            with Loopback(reply, tls=tls) as server:
-                acted = asyncio.run(main(server))
-                times.append(server.connections[0].wait_closed() - acted)
-                assert server.connections[0].closed_by == "client"
-        assert_prompt(times)
+        with Loopback(also_next(reply), tls=tls) as server:
+            asyncio.run(main(server))
 
     def test_taking_enough_closes_too(self, tls: ssl.SSLContext) -> None:
-        with Loopback(STALLED, tls=tls) as server:
+        with Loopback(also_next(STALLED), tls=tls) as server:
             assert stream_generate(model(server), "Hi").pipe(ops.text()).take(2).to_list().run() == ["a", "b"]
-            server.connections[0].wait_closed()
-            assert server.connections[0].closed_by == "client"
+            next_call(server).run()
+            assert_closed(server.connections[0])
 
-    def test_a_dispose_during_the_handshake_leaves_nothing(self, tls: ssl.SSLContext) -> None:
+    def test_a_dispose_during_the_handshake_leaves_nothing(self, authority: trustme.CA) -> None:
+        hello, disposed = threading.Event(), threading.Event()
+
+        def wait(*_: Any) -> None:
+            hello.set()
+            disposed.wait(PATIENCE)
+
         async def main(server: Loopback) -> None:
             subscription = stream_generate(model(server), "Hi").subscribe()
-            await asyncio.sleep(0.02)  # the handshake waits for a server that does not answer yet
+            await until(hello.is_set)
             subscription.dispose()
+            disposed.set()
             await until(lambda: len(asyncio.all_tasks()) == 1)
             assert not server.requests
 
-        with Loopback(ANSWER, tls=tls, accept_after=0.3) as server:
+        context = secured(authority)
+        context.sni_callback = wait  # in the handshake
+        with Loopback(ANSWER, tls=context) as server:
             asyncio.run(main(server))
 
 
@@ -109,10 +120,10 @@ def test_the_environments_proxy_is_asked_and_dispose_closes_through_it(monkeypat
         subscription = stream_generate(engine, "Hi").subscribe(events.append)
         await until(lambda: len(events) == 4)
         subscription.dispose()
-        await until_closed(server.connections[0])
+        await next_call(server)
+        assert_closed(server.connections[0])
 
-    with Loopback(STALLED) as server:
+    with Loopback(also_next(STALLED)) as server:
         monkeypatch.setenv("HTTP_PROXY", server.url)
         asyncio.run(main(server))
         assert server.requests[0].path == "http://model.example/chat/completions"
-        assert server.connections[0].closed_by == "client"

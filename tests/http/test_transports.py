@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
+import itertools
 import socket
 import ssl
 import struct
 import sys
 import threading
-import time
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -32,20 +32,11 @@ from rxllm.pipelines import generate, generate_image, stream_generate
 from rxllm.testing import HTTPAdapterConformance, Script
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from rxllm.values import Call, StreamError
-from tests.http.test_clients import all_places_are_free, churn, live_calls, moody
-from tests.runtime.support import (
-    PATIENCE,
-    SILENT,
-    STALLED,
-    assert_prompt,
-    finished,
-    model,
-    now,
-    run_on,
-    script,
-    until,
-)
+from tests.closing import SILENT, STALLED, also_next, assert_closed, next_call
+from tests.http.support import all_places_are_free, churn, held, live_calls, moody
+from tests.runtime.support import finished, model, run_on, script
 from tests.testing import wires
+from tests.waiting import PATIENCE, turns, until, wait_until
 
 
 class Way(NamedTuple):
@@ -96,35 +87,31 @@ STATES: dict[str, tuple[Reply, Ready]] = {
 }
 
 
-def dispose(subscription: Any) -> None:
+async def dispose(subscription: Any) -> None:
     subscription.dispose()
 
 
-def dispose_in_a_thread(subscription: Any) -> None:
-    threading.Thread(target=subscription.dispose).start()
+async def dispose_in_a_thread(subscription: Any) -> None:
+    await asyncio.to_thread(subscription.dispose)
 
 
 @pytest.mark.parametrize("leave", [dispose, dispose_in_a_thread])
 @pytest.mark.parametrize("state", STATES)
-def test_a_dispose_closes_the_connection(way: Way, state: str, leave: Callable[[Any], None]) -> None:
+def test_a_dispose_closes_the_connection(way: Way, state: str, leave: Callable[[Any], Awaitable[None]]) -> None:
     reply, ready = STATES[state]
 
-    async def main(server: Loopback) -> float:
+    async def main(server: Loopback) -> None:
         events: list[Event] = []
         subscription = stream_generate(model(server, client=way.client), "Hi").subscribe(events.append)
         await until(lambda: bool(server.connections) and ready(server, events))
-        acted, seen = now(), len(events)
-        leave(subscription)
-        await until(lambda: server.open_count == 0)
+        seen = len(events)
+        await leave(subscription)
+        await next_call(server, client=way.client)
+        assert_closed(server.connections[0])
         assert len(events) == seen
-        return server.connections[0].wait_closed() - acted
 
-    times: list[float] = []
-    for _ in range(3):
-        with Loopback(reply) as server:
-            times.append(way.run(main(server)))
-            assert server.connections[0].closed_by == "client"
-    assert_prompt(times)
+    with Loopback(also_next(reply)) as server:
+        way.run(main(server))
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloops])
@@ -138,21 +125,19 @@ def test_a_dispose_closes_the_connection_of_https_too(reply: Reply, new_loop: An
     authority.issue_cert("127.0.0.1").configure_cert(theirs)
     authority.configure_trust(ours)
 
-    async def main(server: Loopback) -> float:
-        events: list[Event] = []
-        engine = model(server, client=lambda: HttpxAiohttpClient(verify=ours))
-        subscription = stream_generate(engine, "Hi").subscribe(events.append)
-        await until(lambda: bool(server.requests) and (reply is SILENT or len(events) == 4))
-        acted = now()
-        subscription.dispose()
-        await until(lambda: server.open_count == 0)
-        return server.connections[0].wait_closed() - acted
+    def client() -> HttpxAiohttpClient:
+        return HttpxAiohttpClient(verify=ours)
 
-    times: list[float] = []
-    for _ in range(3):
-        with Loopback(reply, tls=theirs) as server:
-            times.append(Way(None, new_loop).run(main(server)))
-    assert_prompt(times)
+    async def main(server: Loopback) -> None:
+        events: list[Event] = []
+        subscription = stream_generate(model(server, client=client), "Hi").subscribe(events.append)
+        await until(lambda: server.requests and (reply is SILENT or len(events) == 4))
+        subscription.dispose()
+        await next_call(server, client=client)
+        assert_closed(server.connections[0])
+
+    with Loopback(also_next(reply), tls=theirs) as server:
+        Way(None, new_loop).run(main(server))
 
 
 def test_the_environments_proxy_is_asked(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,10 +193,10 @@ def test_disposed_while_it_connects_a_call_over_aiohttp_ends_at_once() -> None:
         subscription = stream_generate(Engine(OpenAIChat(base_url=url, client=aiohttp_client), model="m"), "Hi")
         call = subscription.subscribe()
         await until(lambda: live_calls() == 1)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
         call.dispose()
-        await until(lambda: live_calls() == 0)
+        await turns(20)
+        assert live_calls() == 0
 
     with never_accepts() as url:
         asyncio.run(main(url))
@@ -263,8 +248,8 @@ def test_random_disposals_leave_the_pool_usable(new_loop: Any) -> None:
             engine = model(server, client=client)
             await churn(engine, 400)
             await until(lambda: live_calls() == 0)
-            replies["now"] = lambda request: Reply([chat_chunk("a"), Pause(0.02), *chat("b")])
-            await all_places_are_free(engine, server)
+            replies["now"] = lambda request: STALLED
+            await all_places_are_free(engine)
 
     replies: dict[str, Callable[[Any], Reply]] = {"now": moody}
     with Loopback(lambda request: replies["now"](request)) as server:
@@ -382,7 +367,7 @@ def test_a_refused_connection_is_a_network_error(way: Way) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses")
 def test_a_connection_that_is_not_made_is_a_timeout(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rxllm.adapters.http_base.CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("rxllm.adapters.http_base.CONNECT_SECONDS", 1.0)
     with never_accepts() as url:
         error = failure(way, url, timeout=60.0)
     assert (error.reason, "could not be reached" in error.message) == ("timeout", True)
@@ -390,7 +375,7 @@ def test_a_connection_that_is_not_made_is_a_timeout(way: Way, monkeypatch: pytes
 
 def test_silence_before_the_headers_is_a_timeout(way: Way) -> None:
     with Loopback(SILENT) as server:
-        error = failure(way, server.url, timeout=0.1)
+        error = failure(way, server.url, timeout=1.0)
         server.wait_until(lambda: server.open_count == 0)
     assert (error.reason, "sent nothing" in error.message) == ("timeout", True)
 
@@ -407,14 +392,14 @@ NO_ANSWERS: dict[str, list[bytes]] = {
 
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("answer", NO_ANSWERS.values(), ids=NO_ANSWERS)
-def test_what_is_no_answer_is_a_network_error(way: Way, answer: list[bytes], reset: bool) -> None:
+def test_bytes_that_are_no_answer_are_a_network_error(way: Way, answer: list[bytes], reset: bool) -> None:
     with saying(answer, reset=reset) as url:
-        assert failure(way, url, timeout=5.0).reason == "network_error"
+        assert failure(way, url, timeout=PATIENCE).reason == "network_error"
 
 
 @contextmanager
-def saying(pieces: list[bytes], *, reset: bool = False, pause: float = 0.0) -> Generator[str]:
-    """A server that says this to whoever asks, HTTP or not, and hangs up. `pause`: seconds after each piece."""
+def saying(pieces: Iterable[bytes], *, reset: bool = False) -> Generator[str]:
+    """A server that says this to whoever asks, HTTP or not, and hangs up."""
 
     def serve() -> None:
         listening.settimeout(PATIENCE)
@@ -424,7 +409,6 @@ def saying(pieces: list[bytes], *, reset: bool = False, pause: float = 0.0) -> G
             connection.recv(65536)
             for piece in pieces:
                 connection.sendall(piece)
-                time.sleep(pause)
             if reset:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
@@ -437,23 +421,27 @@ def saying(pieces: list[bytes], *, reset: bool = False, pause: float = 0.0) -> G
 
 GZIP = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
 
-BROKEN = {
-    "fin": (Reply([chat_chunk("a"), Pause(0.02), Cut.FIN]), "a", "truncated"),
-    "reset": (Reply([chat_chunk("a"), Pause(0.02), Cut.RESET]), "a", "truncated"),
-    "cut at once": (Reply([Cut.FIN]), "", "truncated"),
-    "no gzip": (Reply(b"".join(chat("a")), headers=GZIP), "", "truncated"),
-    "silence": (Reply([chat_chunk("a"), STALL]), "a", "timeout"),
+Has = Callable[[], bool]
+
+BROKEN: dict[str, tuple[Callable[[Has], Reply], str, str]] = {
+    "fin": (lambda read: Reply(itertools.chain([chat_chunk("a")], held(read), [Cut.FIN])), "a", "truncated"),
+    "reset": (lambda read: Reply(itertools.chain([chat_chunk("a")], held(read), [Cut.RESET])), "a", "truncated"),
+    "cut at once": (lambda read: Reply([Cut.FIN]), "", "truncated"),
+    "no gzip": (lambda read: Reply(b"".join(chat("a")), headers=GZIP), "", "truncated"),
+    "silence": (lambda read: Reply([chat_chunk("a"), STALL]), "a", "timeout"),
 }
+"""Replies that break, once what came before has been read."""
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_stream_that_breaks_keeps_what_came(way: Way, name: str) -> None:
-    reply, text, reason = BROKEN[name]
+    make, text, reason = BROKEN[name]
+    events: list[Event] = []
 
     async def main(server: Loopback) -> Any:
-        return await generate(model(server, client=way.client, timeout=0.5), "Hi")
+        return await generate(model(server, client=way.client, timeout=2.0), "Hi", on_event=events.append)
 
-    with Loopback(reply) as server:
+    with Loopback(make(lambda: any(isinstance(event, TextDelta) for event in events))) as server:
         response = way.run(main(server))
         server.wait_until(lambda: server.open_count == 0)
     assert (response.output_text, response.finish_reason) == (text, "error")
@@ -465,18 +453,24 @@ def test_a_body_whose_framing_breaks_ends(way: Way) -> None:
     """Aiohttp 3.14.5 itself would wait for ever, also beyond its read timeout."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     chunk = chat_chunk("a")
+    events: list[Event] = []
+
+    def pieces() -> Iterator[bytes]:
+        yield head + b"%x\r\n%b\r\n" % (len(chunk), chunk)
+        wait_until(lambda: any(isinstance(event, TextDelta) for event in events))
+        yield b"zz\r\n"
 
     async def main() -> Any:
-        engine = Engine(OpenAIChat(base_url=url, client=way.client, timeout=0.6), model="m", retry=False)
-        return await generate(engine, "Hi")
+        engine = Engine(OpenAIChat(base_url=url, client=way.client, timeout=2.0), model="m", retry=False)
+        return await generate(engine, "Hi", on_event=events.append)
 
-    with saying([head + b"%x\r\n%b\r\n" % (len(chunk), chunk), b"zz\r\n"], pause=0.05) as url:
+    with saying(pieces()) as url:
         response = way.run(main())
     assert (response.output_text, response.finish_reason) == ("a", "error")
     assert response.error.reason in ("timeout", "truncated")
 
 
-def test_what_else_aiohttp_raises_is_left_alone() -> None:
+def test_other_errors_of_aiohttp_are_left_alone() -> None:
     """An error that merely came of one of aiohttp's is not the transport's."""
     from rxllm.http import transport_error
 

@@ -1,4 +1,4 @@
-"""What the tests of the runtime share: a model behind the loopback server, and the measuring of closes."""
+"""What the tests of the runtime share: a model behind the loopback server, and programs of their own."""
 
 from __future__ import annotations
 
@@ -17,20 +17,16 @@ from typing import Any, TypeVar
 import pytest
 
 from rxllm import Engine, OpenAIChat, generate
-from rxllm.testing.loopback import STALL, Connection, Loopback, Reply, Script, chat, chat_chunk
+from rxllm.testing.loopback import Connection, Loopback, Reply, Script, chat
+from tests.closing import SILENT, STALLED  # noqa: F401 - SILENT is imported from here elsewhere
+from tests.waiting import PATIENCE, until
 
 T = TypeVar("T")
 
 BOUND = 0.05
 """Seconds within which the server must have seen the close."""
 
-PATIENCE = 20.0
-"""Seconds after which a wait is in vain."""
-
 ROOT = Path(__file__).parents[2]
-
-STALLED = Reply([chat_chunk("a"), chat_chunk("b"), chat_chunk("c"), STALL])
-SILENT = Reply(before=STALL)
 
 ON_BOTH = pytest.mark.usefixtures("transport")
 """Run with httpx and with aiohttp below rxllm's own clients."""
@@ -58,18 +54,11 @@ def run_on(new_loop: Callable[[], asyncio.AbstractEventLoop], main: Coroutine[An
     """Run `main` on a new loop. Raises ``TimeoutError``, since uvloop is deaf to the signal that ends a test."""
 
     async def in_time() -> T:
-        async with asyncio.timeout(3 * PATIENCE):
+        async with asyncio.timeout(PATIENCE):
             return await main
 
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(in_time())
-
-
-async def until(condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
-    """Let the loop run until `condition` holds. Raises ``TimeoutError``."""
-    async with asyncio.timeout(timeout):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def until_closed(connection: Connection) -> None:
@@ -119,7 +108,7 @@ def script(code: str, *args: str, **options: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
 
 
-def finished(process: subprocess.Popen[str], timeout: float = 3 * PATIENCE) -> tuple[int, str, str]:
+def finished(process: subprocess.Popen[str], timeout: float = PATIENCE) -> tuple[int, str, str]:
     """The program's exit code, output and errors."""
     try:
         out, err = process.communicate(timeout=timeout)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -21,9 +20,11 @@ from rxllm import StreamError, bridge, from_async_iter, to_async_iter, to_iter
 from rxllm import operators as ops
 from rxllm.runtime import Gate, LoopScheduler, clock, current_gate
 from rxllm.runtime._clock import PacedScheduler
+from rxllm.testing import World, simulate
 from tests.examples import examples
+from tests.operators.threads import together
 from tests.programs import python
-from tests.runtime.support import until
+from tests.waiting import turns, until, wait_until
 
 Read = Callable[..., list[Any]]
 
@@ -118,13 +119,9 @@ def test_a_source_that_does_not_wait_is_cut_off_after_what_waits(read: Read, nam
 def test_a_thread_that_feeds_a_subject_goes_on_when_its_reader_is_cut_off() -> None:
     subject: Subject[int] = Subject()
     with to_iter(subject, limit=100) as items:
-        feeder = threading.Timer(0.01, lambda: [subject.on_next(number) for number in range(1000)])
-        feeder.start()
-        assert next(items) == 0
-        feeder.join(10)
-        assert not feeder.is_alive()
+        together(lambda: [subject.on_next(number) for number in range(1000)])
         assert subject.observers == []
-        assert list(itertools.islice(items, 99)) == list(range(1, 100))
+        assert list(itertools.islice(items, 100)) == list(range(100))
         with pytest.raises(StreamError, match="cannot wait"):
             next(items)
         assert list(items) == []
@@ -133,15 +130,15 @@ def test_a_thread_that_feeds_a_subject_goes_on_when_its_reader_is_cut_off() -> N
 def test_time_does_not_wait() -> None:
     """A tick that is late is no tick: an interval is cut off, as all that cannot wait."""
 
-    async def main() -> None:
-        async with to_async_iter(reactivex.interval(0.001), maxsize=1, limit=5) as ticks:
+    async def app(world: World) -> None:
+        async with to_async_iter(reactivex.interval(1.0), maxsize=1, limit=5) as ticks:
             assert await anext(ticks) == 0
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(60.0)
             assert [await anext(ticks) for _ in range(5)] == [1, 2, 3, 4, 5]
             with pytest.raises(StreamError, match="cannot wait"):
                 await anext(ticks)
 
-    asyncio.run(main())
+    simulate(app, faults=())
 
 
 @ON_BOTH_SIDES
@@ -176,13 +173,13 @@ def test_a_held_source_ends_when_its_reader_leaves() -> None:
         async with to_async_iter(reactivex.range(10**9).do_action(emitted.append), maxsize=2) as items:
             await anext(items)
         before = len(emitted)
-        await asyncio.sleep(0.02)
+        await turns()
         assert len(emitted) == before
 
     asyncio.run(main())
 
 
-def test_what_is_held_goes_on_in_its_own_context() -> None:
+def test_a_held_source_goes_on_in_its_own_context() -> None:
     """Sources below read the gate and the scope of their call from it."""
 
     async def main() -> None:
@@ -215,22 +212,22 @@ def test_rxllms_own_operators_do_not_wait_for_the_reader() -> None:
         scheduler.schedule(lambda *_: ran.append("source"))
         clock(scheduler).schedule(lambda *_: ran.append("operator"))
         assert type(clock(scheduler)) is LoopScheduler
-        await asyncio.sleep(0.01)
+        await turns()
         assert ran == ["operator"]
         gate.take()
-        await asyncio.sleep(0.01)
+        await turns()
         assert ran == ["operator", "source"]
 
     asyncio.run(main())
 
 
-def test_what_is_disposed_while_it_is_held_never_runs() -> None:
+def test_a_source_that_is_disposed_while_it_is_held_never_runs() -> None:
     async def main() -> None:
         gate, ran = Gate(1), list[int]()
         gate.waiting.append("item")
         PacedScheduler(asyncio.get_running_loop(), gate).schedule(lambda *_: ran.append(1)).dispose()
         gate.take()
-        await asyncio.sleep(0.01)
+        await turns()
         assert ran == []
 
     asyncio.run(main())
@@ -238,20 +235,36 @@ def test_what_is_disposed_while_it_is_held_never_runs() -> None:
 
 @pytest.mark.parametrize(
     "operator",
-    [ops.keep_latest(), ops.conflate(lambda waiting, item: item), ops.gate(reactivex.timer(0.03).map(lambda _: True))],
+    [lambda button: ops.keep_latest(), lambda button: ops.conflate(lambda waiting, item: item), ops.gate],
     ids=["keep_latest", "conflate", "gate"],
 )
-def test_what_an_operator_releases_goes_on_behind_its_readers_gate(operator: Any) -> None:
+def test_an_item_that_an_operator_releases_goes_on_behind_its_readers_gate(operator: Callable[..., Any]) -> None:
     """Not behind that of the operator, nor that of whoever wakes it: the reader's thread, or a button."""
-
-    async def slowly() -> AsyncIterator[int]:
-        for number in range(30):
-            yield number
-            await asyncio.sleep(0.003)
-
+    emitted: list[int] = []
+    seen: list[int] = []
     gates: list[Gate | None] = []
-    source = from_async_iter(slowly).pipe(operator).do_action(lambda _: gates.append(current_gate()))
-    assert read(source, see=lambda _: time.sleep(0.005), maxsize=4)[-1] == 29
+    button: Subject[bool] = Subject()
+
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(29):
+            yield number
+            emitted.append(number)
+        await until(lambda: 28 in seen)
+        yield 29
+
+    def see(number: int) -> None:
+        wait_until(lambda: 28 in emitted)  # the operator holds some
+        seen.append(number)
+
+    def press() -> None:
+        wait_until(lambda: 28 in emitted)
+        button.on_next(True)
+
+    source = from_async_iter(numbers).pipe(operator(button)).do_action(lambda _: gates.append(current_gate()))
+    presser = threading.Thread(target=press)
+    presser.start()
+    assert read(source, see=see, maxsize=4)[-1] == 29
+    presser.join()
     assert {type(gate) for gate in gates} == {Gate}
 
 

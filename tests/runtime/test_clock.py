@@ -14,7 +14,7 @@ from reactivex import operators as rx
 from rxllm import from_async_iter, to_async_iter
 from rxllm.runtime import LoopScheduler
 from tests.operators.threads import together
-from tests.runtime.support import until
+from tests.waiting import turns, until
 
 
 def test_actions_run_on_the_loops_thread_whoever_schedules_them() -> None:
@@ -36,17 +36,19 @@ def test_actions_run_on_the_loops_thread_whoever_schedules_them() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 0.005])
-def test_what_is_disposed_does_not_run(seconds: float) -> None:
+def test_a_disposed_action_does_not_run(seconds: float) -> None:
     async def main() -> None:
-        scheduler, ran = LoopScheduler(asyncio.get_running_loop()), list[int]()
+        scheduler, ran = LoopScheduler(asyncio.get_running_loop()), list[str]()
 
         def act() -> None:
-            scheduler.schedule_relative(seconds, lambda *_: ran.append(1)).dispose()
+            scheduler.schedule_relative(seconds, lambda *_: ran.append("disposed")).dispose()
 
         act()
         together(act)  # in another thread; the loop stands still meanwhile
-        await asyncio.sleep(0.02)
-        assert ran == []
+        await turns()
+        scheduler.schedule_relative(seconds, lambda *_: ran.append("later"))
+        await until(lambda: ran)
+        assert ran == ["later"]
 
     asyncio.run(main())
 
@@ -77,7 +79,7 @@ def test_time_operators_start_no_threads() -> None:
 
     async def main() -> None:
         before = threading.active_count()
-        async with to_async_iter(from_async_iter(count).pipe(rx.timeout(5), rx.debounce(0.001))) as items:
+        async with to_async_iter(from_async_iter(count).pipe(rx.timeout(60), rx.debounce(0.001))) as items:
             assert [item async for item in items][-1] == 49
         assert threading.active_count() <= before
         assert await from_async_iter(count).pipe(rx.delay(0.001), rx.to_list()) == list(range(50))

@@ -1,17 +1,18 @@
-"""However a call is left, the server sees its connection close within 50 ms."""
+"""However a call is left, its connection closes before a next call is answered."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import signal
-import threading
+import subprocess
 from typing import Any
 
 import httpx
 import pytest
 from reactivex import Subject
 from reactivex import operators as rx
+from reactivex.scheduler import VirtualTimeScheduler
 
 from rxllm import (
     Engine,
@@ -26,23 +27,12 @@ from rxllm import (
     to_iter,
 )
 from rxllm import operators as ops
+from rxllm.testing import World, simulate
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk, chat_finish
 from rxllm.values import Call
-from tests.runtime.support import (
-    HTTPX_ONLY,
-    ON_BOTH,
-    SILENT,
-    STALLED,
-    assert_prompt,
-    close_times,
-    finished,
-    model,
-    now,
-    on_loop,
-    script,
-    until,
-    until_closed,
-)
+from tests.closing import SILENT, STALLED, also_next, assert_closed, assert_closes, next_call
+from tests.runtime.support import HTTPX_ONLY, ON_BOTH, finished, model, script
+from tests.waiting import until, wait_until
 
 pytestmark = ON_BOTH
 
@@ -52,37 +42,31 @@ def is_last(event: Event) -> bool:
     return isinstance(event, TextDelta) and event.delta == "c"
 
 
-async def dispose(server: Loopback) -> float:
+def has_stalled(events: list[Event]) -> bool:
+    return bool(events) and is_last(events[-1])
+
+
+async def dispose(server: Loopback) -> None:
     events: list[Event] = []
     subscription = stream_generate(model(server), "Hi").subscribe(events.append)
-    await until(lambda: bool(events) and is_last(events[-1]))
-    acted = now()
+    await until(lambda: has_stalled(events))
     subscription.dispose()
-    return acted
 
 
-async def dispose_in_another_thread(server: Loopback) -> float:
+async def dispose_in_another_thread(server: Loopback) -> None:
     events: list[Event] = []
     subscription = stream_generate(model(server), "Hi").subscribe(events.append)
-    await until(lambda: bool(events) and is_last(events[-1]))
-
-    def act() -> float:
-        acted = now()
-        subscription.dispose()
-        return acted
-
-    return await asyncio.to_thread(act)
+    await until(lambda: has_stalled(events))
+    await asyncio.to_thread(subscription.dispose)
 
 
-async def dispose_before_the_headers(server: Loopback) -> float:
+async def dispose_before_the_headers(server: Loopback) -> None:
     subscription = stream_generate(model(server), "Hi").subscribe()
-    await until(lambda: bool(server.requests))
-    acted = now()
+    await until(lambda: server.requests)
     subscription.dispose()
-    return acted
 
 
-async def cancel_the_awaiting_task(server: Loopback) -> float:
+async def cancel_the_awaiting_task(server: Loopback) -> None:
     seen = asyncio.Event()
 
     async def answer() -> Any:
@@ -90,74 +74,60 @@ async def cancel_the_awaiting_task(server: Loopback) -> float:
 
     task = asyncio.create_task(answer())
     await seen.wait()
-    acted = now()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    return acted
 
 
-async def time_out_the_awaiting_task(server: Loopback) -> float:
+async def time_out_the_awaiting_task(server: Loopback) -> None:
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(generate(model(server), "Hi"), 0.3)
-    return now()
+        async with asyncio.timeout(None) as limit:
+            await stream_generate(model(server), "Hi").do_action(lambda event: is_last(event) and limit.reschedule(0))
 
 
-async def break_async_for(server: Loopback) -> float:
+async def break_async_for(server: Loopback) -> None:
     async for event in stream_generate(model(server), "Hi"):
         if is_last(event):
             break
-    return now()
 
 
-async def leave_async_with(server: Loopback) -> float:
+async def leave_async_with(server: Loopback) -> None:
     async with to_async_iter(stream_generate(model(server), "Hi")) as events:
         async for event in events:
             if is_last(event):
-                acted = now()
                 break
-    return acted
 
 
-async def raise_in_async_for(server: Loopback) -> float:
+async def raise_in_async_for(server: Loopback) -> None:
     with pytest.raises(KeyError):  # noqa: PT012
         async for event in stream_generate(model(server), "Hi"):
             if is_last(event):
-                acted = now()
                 raise KeyError
-    return acted
 
 
-async def take(server: Loopback) -> float:
+async def take(server: Loopback) -> None:
     await stream_generate(model(server), "Hi").take(3)
-    return now()
 
 
-async def the_timeout_operator(server: Loopback) -> float:
-    acted = 0.0
-
-    def note(error: Exception) -> None:
-        nonlocal acted
-        acted = now()
-
-    subscription = stream_generate(model(server), "Hi").pipe(rx.timeout(0.3)).subscribe(on_error=note)
-    await until(lambda: acted > 0)
-    subscription.dispose()
-    return acted
+async def the_timeout_operator(server: Loopback) -> None:
+    events, errors, time = list[Event](), list[Exception](), VirtualTimeScheduler()
+    limited = stream_generate(model(server), "Hi").pipe(rx.timeout(5.0, scheduler=time))
+    limited.subscribe(events.append, errors.append)
+    await until(lambda: has_stalled(events))
+    await asyncio.to_thread(time.advance_by, 6.0)  # its timers have a thread of their own
+    assert len(errors) == 1
 
 
-async def a_whole_chat(server: Loopback) -> float:
+async def a_whole_chat(server: Loopback) -> None:
     events: list[Event] = []
     chat = stream(model(server), "Hi").pipe(ops.tap(events.append), ops.to_chat_result())
     subscription = chat.subscribe()
-    await until(lambda: bool(events) and is_last(events[-1]))
-    acted = now()
+    await until(lambda: has_stalled(events))
     subscription.dispose()
-    return acted
 
 
 @pytest.mark.parametrize(
-    "act",
+    "leave",
     [
         dispose,
         dispose_in_another_thread,
@@ -171,86 +141,70 @@ async def a_whole_chat(server: Loopback) -> float:
         a_whole_chat,
     ],
 )
-def test_left_on_a_loop(act: Any) -> None:
-    assert_prompt(close_times(on_loop(act)))
+def test_a_call_that_is_left_on_a_loop_closes_its_connection(leave: Any) -> None:
+    assert_closes(leave)
 
 
 def test_disposed_before_the_headers() -> None:
-    assert_prompt(close_times(on_loop(dispose_before_the_headers), SILENT))
+    assert_closes(dispose_before_the_headers, SILENT)
 
 
 def test_disposed_on_a_used_connection_before_the_headers() -> None:
     """A connection that is used again says nothing of connecting."""
 
-    async def act(server: Loopback) -> float:
+    async def leave(server: Loopback) -> None:
         engine = model(server)
         await generate(engine, "Hi")
         subscription = stream_generate(engine, "Hi").subscribe()
         await until(lambda: len(server.requests) == 2)
-        acted = now()
+        assert len(server.connections) == 1
         subscription.dispose()
-        return acted
 
-    times: list[float] = []
-    for _ in range(5):
-        with Loopback([Reply([chat_chunk("a"), chat_finish()]), SILENT]) as server:
-            acted = on_loop(act)(server)
-            times.append(server.connections[0].wait_closed() - acted)
-            assert len(server.connections) == 1
-    assert_prompt(times)
+    assert_closes(leave, [Reply([chat_chunk("a"), chat_finish()]), SILENT])
 
 
 def test_disposed_behind_a_redirect_before_the_headers() -> None:
-    async def main(here: Loopback, there: Loopback) -> float:
-        client = httpx.AsyncClient(follow_redirects=True)
-        subscription = stream_generate(model(here, client=client), "Hi").subscribe()
-        await until(lambda: bool(there.requests))
-        acted = now()
-        subscription.dispose()
-        await until_closed(there.connections[0])
-        await client.aclose()
-        return acted
+    async def main(here: Loopback, there: Loopback) -> None:
+        async with httpx.AsyncClient(follow_redirects=True) as client:
+            subscription = stream_generate(model(here, client=client), "Hi").subscribe()
+            await until(lambda: there.requests)
+            subscription.dispose()
+            await next_call(there)
+            assert_closed(there.connections[0])
 
-    times: list[float] = []
-    for _ in range(5):
-        with Loopback(SILENT) as there:
-            moved = Reply(status=307, headers={"Location": f"{there.url}/chat/completions"})
-            with Loopback(moved) as here:
-                acted = asyncio.run(main(here, there))
-            times.append(there.connections[0].wait_closed() - acted)
-    assert_prompt(times)
+    with Loopback(also_next(SILENT)) as there:
+        moved = Reply(status=307, headers={"Location": f"{there.url}/chat/completions"})
+        with Loopback(moved) as here:
+            asyncio.run(main(here, there))
 
 
 @HTTPX_ONLY
 def test_disposed_while_it_connects() -> None:
     """The close comes with the connection; dispose returns at once, and nothing is delivered."""
+    events: list[Any] = []
 
-    async def act(server: Loopback) -> float:
-        events: list[Any] = []
-        subscription = stream_generate(model(server, client=httpx.AsyncClient), "Hi").subscribe(
-            events.append, events.append
-        )
+    async def leave(server: Loopback) -> None:
+        engine = model(server, client=httpx.AsyncClient)
+        subscription = stream_generate(engine, "Hi").subscribe(events.append, events.append)
         await asyncio.sleep(0)
         subscription.dispose()
-        await until(lambda: bool(server.connections))
-        await asyncio.sleep(0.02)
-        assert events == []
-        return server.connections[0].accepted_at
+        await until(lambda: server.connections)
 
-    assert_prompt(close_times(on_loop(act)))
+    assert_closes(leave)
+    assert events == []
 
 
 @HTTPX_ONLY
 def test_disposed_while_a_timed_out_connection_closes() -> None:
     """Cancelled at this moment, httpcore would leave the connection open for good."""
 
-    async def act(server: Loopback) -> float:
-        acted = 0.0
+    async def app(world: World) -> float:
+        disposed = asyncio.Event()
+        server = world.serve(STALLED)
 
         async def trace(name: str, info: Any) -> None:
-            nonlocal acted
             if name == "http11.response_closed.started":
-                acted = now()
+                disposed.set()
                 subscription.dispose()
 
         class Traced(OpenAIChat):
@@ -259,188 +213,163 @@ def test_disposed_while_a_timed_out_connection_closes() -> None:
                 made.extensions["trace"] = trace
                 return made
 
-        engine = Engine(Traced(base_url=server.url, timeout=0.2), model="m", retry=False)
+        engine = Engine(Traced(base_url=server.url, timeout=5.0), model="m", retry=False)
         subscription = stream_generate(engine, "Hi").subscribe()
-        await until(lambda: acted > 0)
-        return acted
+        await disposed.wait()
+        await until(lambda: not server.open_connections())
+        assert_closed(server.connections[0])
+        return asyncio.get_running_loop().time()
 
-    assert_prompt(close_times(on_loop(act)))
+    assert simulate(app, faults=()).value == pytest.approx(5.0, abs=0.1)
 
 
-def dispose_on_the_portal(server: Loopback) -> float:
-    seen = threading.Event()
-    events = stream_generate(model(server), "Hi").do_action(lambda event: is_last(event) and seen.set())
-    subscription = events.subscribe()
-    assert seen.wait(5)
-    acted = now()
+def dispose_on_the_portal(server: Loopback) -> None:
+    events: list[Event] = []
+    subscription = stream_generate(model(server), "Hi").subscribe(events.append)
+    wait_until(lambda: has_stalled(events))
     subscription.dispose()
-    return acted
 
 
-def take_and_run(server: Loopback) -> float:
+def take_and_run(server: Loopback) -> None:
     stream_generate(model(server), "Hi").take(3).run()
-    return now()
 
 
-def break_for(server: Loopback) -> float:
+def break_for(server: Loopback) -> None:
     for event in stream_generate(model(server), "Hi"):
         if is_last(event):
             break
-    return now()
 
 
-def leave_with(server: Loopback) -> float:
+def leave_with(server: Loopback) -> None:
     with to_iter(stream_generate(model(server), "Hi")) as events:
         for event in events:
             if is_last(event):
-                acted = now()
                 break
-    return acted
 
 
-def raise_in_for(server: Loopback) -> float:
+def raise_in_for(server: Loopback) -> None:
     with pytest.raises(KeyError):  # noqa: PT012
         for event in stream_generate(model(server), "Hi"):
             if is_last(event):
-                acted = now()
                 raise KeyError
-    return acted
 
 
-@pytest.mark.parametrize("act", [dispose_on_the_portal, take_and_run, break_for, leave_with, raise_in_for])
-def test_left_without_a_loop(act: Any) -> None:
-    assert_prompt(close_times(act))
+@pytest.mark.parametrize("leave", [dispose_on_the_portal, take_and_run, break_for, leave_with, raise_in_for])
+def test_a_call_that_is_left_without_a_loop_closes_its_connection(leave: Any) -> None:
+    assert_closes(leave)
 
 
 def test_a_reader_that_is_behind_leaves() -> None:
     """The pump waits for the reader then, not for the socket."""
 
-    def act(server: Loopback) -> float:
-        with to_iter(stream_generate(model(server), "Hi"), maxsize=1) as events:
+    def leave(server: Loopback) -> None:
+        emitted: list[Event] = []
+        with to_iter(stream_generate(model(server), "Hi").do_action(emitted.append), maxsize=1) as events:
             next(events)
-            server.wait_requests(1)
-            return now()
+            wait_until(lambda: len(emitted) >= 2)
 
-    assert_prompt(close_times(act))
+    assert_closes(leave)
 
 
 @pytest.mark.parametrize("reads", [1, 3])
-def test_a_raising_subscriber_is_told_once_and_after_the_close(reads: int) -> None:
+def test_a_raising_subscriber_is_told_once_and_its_connection_closes(reads: int) -> None:
+    seen: list[Event] = []
     told: list[Exception] = []
 
-    async def act(server: Loopback) -> float:
-        seen: list[Event] = []
-        errors: list[Exception] = []
-        acted = 0.0
-
+    async def leave(server: Loopback) -> None:
         def on_next(event: Event) -> None:
-            nonlocal acted
             seen.append(event)
             if len(seen) == reads:
-                acted = now()
                 raise KeyError("mine")
 
-        stream_generate(model(server), "Hi").subscribe(on_next, errors.append)
-        await until(lambda: bool(errors))
-        await until(lambda: server.open_count == 0)
-        assert len(seen) == reads
-        told.extend(errors)
-        return acted
+        stream_generate(model(server), "Hi").subscribe(on_next, told.append)
+        await until(lambda: told)
 
-    times = close_times(on_loop(act))
-    assert [repr(error) for error in told] == ["KeyError('mine')"] * len(times)
-    assert_prompt(times)
+    assert_closes(leave)
+    assert [repr(error) for error in told] == ["KeyError('mine')"]
+    assert len(seen) == reads
 
 
 def test_a_raising_subscriber_without_on_error_reaches_the_loops_handler() -> None:
-    told: list[Exception] = []
+    told: list[Any] = []
 
-    async def act(server: Loopback) -> float:
-        contexts: list[dict[str, Any]] = []
-        acted = 0.0
-
+    async def leave(server: Loopback) -> None:
         def on_next(event: Event) -> None:
-            nonlocal acted
-            acted = now()
             raise KeyError("mine")
 
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: contexts.append(context))
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
         stream_generate(model(server), "Hi").subscribe(on_next)
-        await until(lambda: bool(contexts))
-        await until(lambda: server.open_count == 0)
-        told.extend(context["exception"] for context in contexts)
-        return acted
+        await until(lambda: told)
 
-    times = close_times(on_loop(act))
-    assert [repr(error) for error in told] == ["KeyError('mine')"] * len(times)
-    assert_prompt(times)
+    assert_closes(leave)
+    assert [repr(error) for error in told] == ["KeyError('mine')"]
 
 
 def test_a_subscribers_own_transport_error_is_not_the_streams() -> None:
     """What a subscriber raises is never taken for a broken connection, though it be one of httpx."""
-    import httpx
+    seen: list[Event] = []
+    told: list[Exception] = []
 
-    seen: list[Any] = []
-
-    async def act(server: Loopback) -> float:
-        acted = 0.0
-
+    async def leave(server: Loopback) -> None:
         def on_next(event: Event) -> None:
-            nonlocal acted
             seen.append(event)
-            acted = now()
             raise httpx.ConnectError("mine")
 
-        errors: list[Exception] = []
-        stream_generate(model(server), "Hi").subscribe(on_next, errors.append)
-        await until(lambda: bool(errors))
-        assert [repr(error) for error in errors] == ["ConnectError('mine')"]
-        return acted
+        stream_generate(model(server), "Hi").subscribe(on_next, told.append)
+        await until(lambda: told)
 
-    assert_prompt(close_times(on_loop(act), rounds=3))
-    assert len(seen) == 3
+    assert_closes(leave)
+    assert [repr(error) for error in told] == ["ConnectError('mine')"]
+    assert len(seen) == 1
 
 
 def test_switch_map_closes_the_former_answer() -> None:
-    async def act(server: Loopback) -> float:
+    async def leave(server: Loopback) -> None:
         engine, questions, events = model(server), Subject[str](), list[Event]()
         answers = questions.pipe(rx.switch_map(lambda question: stream_generate(engine, question)))
         subscription = answers.subscribe(events.append)
         questions.on_next("one")
-        await until(lambda: bool(events) and is_last(events[-1]))
-        acted = now()
+        await until(lambda: has_stalled(events))
         questions.on_next("two")
-        await until(lambda: len(server.requests) == 2 and server.connections[0].closed_at is not None)
+        await until(lambda: len(server.requests) == 2)
+        await next_call(server)
+        assert_closed(server.connections[0])
+        assert server.connections[1].closed_by is None
         subscription.dispose()
-        await until(lambda: server.open_count == 0)
-        return acted
 
-    assert_prompt(close_times(on_loop(act)))
+    assert_closes(leave)
 
 
 def test_disposed_after_the_answer_while_the_server_keeps_it_open() -> None:
     """The end marker has come, the end of the body has not."""
     done = Reply([chat_chunk("a"), chat_finish(), b"data: [DONE]\n\n", STALL])
 
-    async def act(server: Loopback) -> float:
+    async def leave(server: Loopback) -> None:
         seen: list[str] = []
         subscription = stream_generate(model(server), "Hi").subscribe(lambda event: seen.append(type(event).__name__))
         await until(lambda: "MessageCompleted" in seen)
-        acted = now()
         subscription.dispose()
-        return acted
 
-    assert_prompt(close_times(on_loop(act), done))
+    assert_closes(leave, done)
 
 
 INTERRUPTED = """
-import sys
+import sys, threading
+from types import SimpleNamespace
 from rxllm import Engine, OpenAIChat, generate, stream_generate
+from tests.closing import next_call
+from tests.waiting import blocks_in, wait_until
+def say_when_it_waits():
+    wait_until(lambda: blocks_in("rxllm.runtime._reading"))
+    print("waits", flush=True)
 stream = stream_generate(Engine(OpenAIChat(base_url=sys.argv[1]), model="m"), "Hi")
+threading.Thread(target=say_when_it_waits, daemon=True).start()
 try:
     %s
 except KeyboardInterrupt:
-    print("interrupted")
+    next_call(SimpleNamespace(url=sys.argv[1])).run()
+    print("interrupted", flush=True)
+    sys.stdin.read()
 """
 
 
@@ -449,25 +378,24 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("way", ["stream.run()", "list(stream)"])
 @pytest.mark.parametrize("reply", [STALLED, SILENT], ids=["stalled", "silent"])
 def test_interrupted_in_a_script(way: str, reply: Reply) -> None:
-    def act(server: Loopback) -> float:
-        process = script(INTERRUPTED % way, server.url)
-        server.wait_requests(1)
-        threading.Event().wait(0.05)  # until it waits
-        acted = now()
+    with Loopback(also_next(reply)) as server:
+        process = script(INTERRUPTED % way, server.url, stdin=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waits\n"
+        wait_until(lambda: server.requests)
         process.send_signal(signal.SIGINT)
-        server.connections[0].wait_closed()
-        assert finished(process) == (0, "interrupted\n", "")
-        return acted
-
-    assert_prompt(close_times(act, reply, rounds=3))
+        assert process.stdout.readline() == "interrupted\n"
+        assert_closed(server.connections[0])  # before the program's end, which would close everything
+        assert finished(process) == (0, "", "")
 
 
 def test_an_abandoned_iterator_is_closed_by_the_garbage_collector() -> None:
-    with Loopback(STALLED) as server:
+    def leave(server: Loopback) -> None:
         items = iter(stream_generate(model(server), "Hi"))
         next(items)
         cycle: list[Any] = [items]
         cycle.append(cycle)
         del items, cycle
         gc.collect()
-        server.connections[0].wait_closed()
+
+    assert_closes(leave)

@@ -16,12 +16,10 @@ from rxllm.runtime import Backlog, Gate, Hold, current_gate
 from rxllm.runtime.back_pressure import read_by
 from rxllm.runtime.context_variables import Reader, current_reader
 from rxllm.testing.virtual_time import Clock
+from tests.waiting import PATIENCE
 
 # held_back
 
-
-PATIENCE = 20.0
-"""Seconds after which a wait for a thread is in vain."""
 
 MINE = LookupError("the subscriber's own")
 BROKEN = ValueError("the source's")
@@ -112,7 +110,7 @@ def test_each_item_is_delivered_once_in_order_before_the_end(script: list[Step],
     assert run.clock.waiting == 0
 
 
-def test_what_waits_is_delivered_by_the_clock() -> None:
+def test_waiting_items_are_delivered_by_the_clock() -> None:
     run = Run()
     run.push("a", "b")
     run.backlog.open_soon()
@@ -143,7 +141,7 @@ def test_the_end_delivers_what_waits_though_the_subscriber_has_raised() -> None:
     assert run.moments == ["a", "b", "|"]
 
 
-def test_what_a_subscriber_raises_in_a_timer_ends_its_subscription() -> None:
+def test_an_exception_of_a_subscriber_in_a_timer_ends_its_subscription() -> None:
     run = Run(refuse("a"))
     run.push("a", "b")
     run.open()
@@ -152,21 +150,21 @@ def test_what_a_subscriber_raises_in_a_timer_ends_its_subscription() -> None:
     assert run.clock.waiting == 0
 
 
-def test_what_a_subscriber_raises_at_the_end_is_passed_to_its_on_error() -> None:
+def test_an_exception_of_a_subscriber_at_the_end_is_passed_to_its_on_error() -> None:
     run = Run(refuse("a"))
     run.push("a", "b")
     run.source.on_completed()
     assert run.moments == ["a", MINE]
 
 
-def test_what_a_subscriber_raises_before_an_error_replaces_it() -> None:
+def test_an_exception_of_a_subscriber_before_an_error_replaces_it() -> None:
     run = Run(refuse("a"))
     run.push("a", "b")
     run.source.on_error(BROKEN)
     assert run.moments == ["a", MINE]
 
 
-def test_what_is_meant_for_the_program_stops_the_timer_and_is_passed_to_the_reader() -> None:
+def test_an_exception_for_the_program_stops_the_timer_and_is_passed_to_the_reader() -> None:
     def on_item(item: Any) -> None:
         raise KeyboardInterrupt
 

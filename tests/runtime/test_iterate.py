@@ -14,7 +14,9 @@ import rxllm
 from rxllm import Engine, Fake, Stream, from_async_iter, stream_generate, to_async_iter, to_iter
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.testing.loopback import chat as said
-from tests.runtime.support import STALLED, model, until
+from tests.closing import assert_closes
+from tests.runtime.support import model
+from tests.waiting import until
 
 ANSWER = Reply(said("Hel", "lo"))
 
@@ -41,13 +43,14 @@ def test_an_iterators_error_is_raised_after_the_items_and_once() -> None:
 
 
 def test_an_iterator_that_was_closed_gives_nothing() -> None:
-    with Loopback(STALLED) as server:
+    def leave(server: Loopback) -> None:
         items = rxllm.to_iter(stream_generate(model(server), "Hi"))
         next(items)
         items.close()
         items.close()
         assert list(items) == []
-        server.connections[0].wait_closed()
+
+    assert_closes(leave)
 
 
 def test_an_iterator_that_was_never_asked_makes_no_call() -> None:

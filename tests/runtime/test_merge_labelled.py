@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from rxllm.runtime import Stream
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import Labelled
 from tests.operators.threads import together
+from tests.waiting import wait_until
 
 DOWN = AdapterError("provider_unavailable")
 
@@ -113,27 +113,28 @@ def test_streams_of_several_threads_are_heard_one_at_a_time() -> None:
     seen: list[str] = []
     inside: list[str] = []
     overlaps: list[int] = []
+    begun: list[Subject[int]] = []
+
+    def say(subject: Subject[int]) -> None:
+        begun.append(subject)
+        for number in range(20):
+            subject.on_next(number)
+        subject.on_completed()
 
     def hear(item: Labelled[Any]) -> None:
         inside.append(item.label)
-        time.sleep(0)  # another thread's turn
+        wait_until(lambda: len(begun) == 4)
         overlaps.append(len(inside))
         seen.append(inside.pop())
 
     ended: list[str] = []
     rxllm.merge_labelled(subjects).subscribe(hear, on_completed=partial(ended.append, "end"))
-    together(*(partial(_say, each) for each in subjects.values()))
+    together(*(partial(say, each) for each in subjects.values()))
     assert (len(seen), max(overlaps), ended) == (4 * 20, 1, ["end"])
 
 
-def _say(subject: Subject[int]) -> None:
-    for number in range(20):
-        subject.on_next(number)
-    subject.on_completed()
-
-
 @pytest.mark.parametrize("streams", [{}, [just(1)], {"a": 3}])
-def test_what_are_no_streams_is_refused(streams: Any) -> None:
+def test_other_things_than_streams_are_refused(streams: Any) -> None:
     with pytest.raises(ValidationError, match="streams"):
         rxllm.merge_labelled(streams)
 

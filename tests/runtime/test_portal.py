@@ -7,7 +7,8 @@ import os
 import pytest
 
 from rxllm.testing.loopback import Loopback, Reply, chat
-from tests.runtime.support import BEGIN, STALLED, finished, script
+from tests.closing import STALLED
+from tests.runtime.support import BEGIN, finished, script
 
 
 def test_every_way_in_a_script() -> None:
@@ -81,14 +82,14 @@ from rxllm import StreamError, from_async_iter, operators as ops, stream
 async def numbers():
     for number in range(1_000):
         yield number
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
 items = iter(from_async_iter(numbers))
 next(items)
 shared = stream(engine, "Hi").pipe(ops.share_folded(grace=0.0))
 watching = shared.subscribe(on_error=lambda error: None)
 child = os.fork()
 if child == 0:
-    signal.alarm(20)
+    signal.alarm(60)
     for read in (lambda: [*items], shared.run):
         try:
             print("read", read())

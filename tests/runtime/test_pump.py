@@ -14,7 +14,9 @@ from rxllm.testing import World, simulate
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.testing.loopback import chat as said
 from rxllm.values import ValidationError
-from tests.runtime.support import STALLED, model, until
+from tests.closing import STALLED, assert_closes
+from tests.runtime.support import model
+from tests.waiting import turns, until
 
 ANSWER = Reply(said("Hel", "lo"))
 
@@ -23,14 +25,12 @@ def test_the_loops_end_closes_a_live_call(caplog: pytest.LogCaptureFixture) -> N
     """Its subscriber is told, and nothing is destroyed pending."""
     told: list[Exception] = []
 
-    async def main() -> None:
+    async def main(server: Loopback) -> None:
         seen: list[Any] = []
         stream_generate(model(server), "Hi").subscribe(seen.append, told.append)
         await until(lambda: len(seen) == 4)
 
-    with Loopback(STALLED) as server:
-        asyncio.run(main())
-        server.connections[0].wait_closed(1)
+    assert_closes(lambda server: asyncio.run(main(server)))
     (error,) = told
     assert isinstance(error, StreamError)
     assert error.reason == "cancelled"
@@ -86,7 +86,7 @@ def test_a_factory_is_a_function() -> None:
         from_async_iter([1])  # pyright: ignore[reportArgumentType]
 
 
-def test_what_a_factory_returns_is_closed_when_it_is_left_before_the_end() -> None:
+def test_an_iterator_of_a_factory_is_closed_when_it_is_left_before_the_end() -> None:
     made: list[Items] = []
 
     def factory() -> Items:
@@ -112,10 +112,10 @@ def test_a_dispose_in_a_hold_waits_for_its_release() -> None:
         try:
             with pump.holding():
                 subscription.dispose()
-                await asyncio.sleep(0.01)
+                await turns()
                 steps.append("held")
                 pump.release()
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
         finally:
             steps.append("cancelled")
 
@@ -132,12 +132,12 @@ def test_a_dispose_in_a_hold_waits_for_its_release() -> None:
 def test_a_hold_that_has_ended_leaves_no_timer() -> None:
     """It would keep the subscriber in memory until its time."""
 
-    async def body(pump: Pump[int]) -> None:
+    async def held(pump: Pump[int]) -> None:
         with pump.holding():
             await asyncio.sleep(1.0)
 
     async def app(world: World) -> None:
-        subscription = pumped(body).subscribe()
+        subscription = pumped(held).subscribe()
         await asyncio.sleep(0.5)
         subscription.dispose()
 
@@ -151,7 +151,7 @@ def test_disposed_before_it_starts_the_body_never_runs() -> None:
     async def main() -> list[int]:
         items: list[int] = []
         pumped(body).subscribe(items.append).dispose()
-        await asyncio.sleep(0.01)
+        await turns()
         return items
 
     assert asyncio.run(main()) == []
@@ -176,7 +176,7 @@ def test_interrupt_cancels_a_read_but_not_a_held_one() -> None:
             pump.emit((pump.interrupt(),))
         loop.call_soon(pump.interrupt)
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             pump.emit(("interrupted",))
 

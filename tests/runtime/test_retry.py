@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from dataclasses import replace
@@ -36,9 +37,11 @@ from rxllm import (
     stream_generate,
 )
 from rxllm.telemetry import RetryAttempt
+from rxllm.testing import World, simulate
 from rxllm.testing.loopback import Loopback, Reply, chat
 from rxllm.values import Call
 from tests.runtime.support import model
+from tests.waiting import PATIENCE
 
 on_next, on_error, on_completed = ReactiveTest.on_next, ReactiveTest.on_error, ReactiveTest.on_completed
 subscribe = ReactiveTest.subscribe
@@ -96,7 +99,7 @@ def test_an_error_event_before_the_first_content_is_retried() -> None:
     assert calls == [[subscribe(200, 211)], [subscribe(260, 272)]]
 
 
-def test_what_comes_after_a_retried_error_event_is_not_seen() -> None:
+def test_events_after_a_retried_error_event_are_not_seen() -> None:
     cut = ErrorEvent(StreamError("truncated"))
     seen, calls = played([on_next(5, START), on_next(10, cut), on_next(12, USAGE), on_error(20, BUSY)], answer())
     assert seen == [*at(271, START, *HELLO), on_completed(272)]
@@ -148,7 +151,7 @@ def test_the_last_failure_is_passed_on_as_it_came(last: Exception) -> None:
     [AdapterError("authentication_failed"), AdapterError("invalid_request"), EngineError("missing_key"), KeyError("x")],
     ids=repr,
 )
-def test_what_would_fail_again_is_not_retried(error: Exception) -> None:
+def test_an_error_that_would_come_again_is_not_retried(error: Exception) -> None:
     seen, calls = played([on_error(10, error)])
     assert seen == [on_error(210, error)]
     assert len(calls) == 1
@@ -218,7 +221,7 @@ def test_a_retry_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_over_the_wire(caplog: pytest.LogCaptureFixture) -> None:
     busy = Reply.of_json({"error": {"message": "busy"}}, 503)
     with Loopback([busy, Reply([]), Reply(chat("Hello"))]) as server:
-        quick = RetryPolicy(base_delay=0.01, jitter=0)
+        quick = RetryPolicy(base_delay=0, jitter=0)
         assert generate(model(server), "Hi", retry=quick).run().output_text == "Hello"
         assert len(server.requests) == 3
         assert len({request.body for request in server.requests}) == 1
@@ -259,12 +262,16 @@ def test_retry_after_is_seconds_or_a_date(headers: dict[str, str], seconds: floa
 
 def test_a_date_is_waited_for() -> None:
     date = {"retry_after": "Wed, 21 Oct 2026 07:28:01 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}
-    with Loopback([Reply.of_json({}, 503, **date), Reply(chat("Hello"))]) as server:
-        told: list[RetryAttempt] = []
+    told: list[RetryAttempt] = []
+
+    async def app(world: World) -> float:
+        server = world.serve([Reply.of_json({}, 503, **date), Reply(chat("Hello"))])
         engine = replace(model(server), observers=(lambda each: isinstance(each, RetryAttempt) and told.append(each),))
-        stream = generate(engine, "Hi", retry={"base_delay": 0.0, "jitter": 0.0})
-        assert stream.run().output_text == "Hello"
-        assert [each.delay for each in told] == [1.0]
+        assert (await generate(engine, "Hi", retry={"base_delay": 0.0, "jitter": 0.0})).output_text == "Hello"
+        return asyncio.get_running_loop().time()
+
+    assert simulate(app, faults=()).value == pytest.approx(1.0, abs=0.1)
+    assert [each.delay for each in told] == [1.0]
 
 
 def test_retry_after_may_be_ignored() -> None:
@@ -398,4 +405,4 @@ def test_on_a_thread_without_a_loop() -> None:
         fake = Fake(*[AdapterError("timeout")] * 3, "Hello")
         policy = RetryPolicy(max_attempts=4, base_delay=0, jitter=0)
         generate(fake, "Hi", retry=policy).subscribe(lambda response, done=done: done.set())
-        assert done.wait(5)
+        assert done.wait(PATIENCE)

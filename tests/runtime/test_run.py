@@ -28,7 +28,8 @@ from rxllm import (
 )
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk, chat_finish
 from rxllm.testing.loopback import chat as said
-from tests.runtime.support import model, until
+from tests.runtime.support import model
+from tests.waiting import PATIENCE, until
 
 ANSWER = Reply(said("Hel", "lo"))
 
@@ -41,7 +42,7 @@ def blocking_ways(engine: Engine) -> list[str]:
     heard: list[str] = []
     done = threading.Event()
     ask(engine).subscribe(heard.append, on_completed=done.set)
-    assert done.wait(5)
+    assert done.wait(PATIENCE)
     return [ask(engine).run(), *ask(engine), *rxllm.to_iter(ask(engine)), rxllm.run(ask(engine)), *heard]
 
 
@@ -59,9 +60,9 @@ def test_every_way_one_after_another() -> None:
         texts = [*blocking_ways(engine), *asyncio.run(async_ways(engine))]
         thread = threading.Thread(target=lambda: texts.extend(blocking_ways(engine)))
         thread.start()
-        thread.join(10)
+        thread.join(PATIENCE)
         texts += [*asyncio.run(async_ways(engine)), *blocking_ways(engine)]
-        asyncio.run_coroutine_threadsafe(rxllm.aclose(engine), rxllm.runtime.call_loop()).result(5)
+        asyncio.run_coroutine_threadsafe(rxllm.aclose(engine), rxllm.runtime.call_loop()).result(PATIENCE)
     assert texts == ["Hello"] * 21
 
 
@@ -82,7 +83,7 @@ def test_many_threads_at_once() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(PATIENCE)
     assert texts == ["Hello"] * 16
 
 
@@ -188,12 +189,9 @@ def test_the_last_item_may_come_from_another_thread() -> None:
             observer.on_next(1)
             observer.on_completed()
 
-        threading.Timer(0.02, play).start()
+        asyncio.get_running_loop().call_soon(threading.Thread(target=play).start)  # once the loop waits
 
-    async def main() -> int:
-        return await asyncio.wait_for(_last(Stream(subscribe)), 2)
-
-    assert asyncio.run(main()) == 1
+    assert asyncio.run(_last(Stream(subscribe))) == 1
 
 
 def test_an_error_is_raised_once_and_the_stream_can_be_run_again() -> None:

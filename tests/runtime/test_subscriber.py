@@ -16,8 +16,9 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 from rxllm import Stream, StreamError, TextDelta, from_async_iter
 from rxllm import operators as ops
 from rxllm.runtime import clock
+from rxllm.testing import World, simulate
 from tests.operators.threads import together
-from tests.runtime.support import until
+from tests.waiting import PATIENCE, turns, until
 
 MINE = LookupError("the subscriber's own")
 
@@ -50,6 +51,7 @@ class Source:
     def __init__(self) -> None:
         self.closed = threading.Event()
         self.closed.set()
+        self._nothing = asyncio.Event()
 
     def stream(self) -> Stream[int]:
         return from_async_iter(self._items)
@@ -58,7 +60,7 @@ class Source:
         self.closed.clear()
         try:
             yield 0
-            await asyncio.sleep(60)
+            await self._nothing.wait()
         finally:
             self.closed.set()
 
@@ -84,7 +86,7 @@ def refuse(*_: Any) -> None:
 
 
 @every_timer
-def test_what_it_raises_in_a_timer_comes_to_its_on_error_once_and_ends_the_call(name: str) -> None:
+def test_its_exception_in_a_timer_comes_to_its_on_error_once_and_ends_the_call(name: str) -> None:
     source, errors, heard = Source(), list[Exception](), threading.Event()
 
     def hear(error: Exception) -> None:
@@ -92,39 +94,39 @@ def test_what_it_raises_in_a_timer_comes_to_its_on_error_once_and_ends_the_call(
         heard.set()
 
     TIMED[name](source.stream()).subscribe(refuse, hear)
-    assert heard.wait(10)
-    assert source.closed.wait(10)
+    assert heard.wait(PATIENCE)
+    assert source.closed.wait(PATIENCE)
     assert errors == [MINE]
 
 
 @every_timer
 def test_so_it_is_in_a_running_loop(name: str) -> None:
-    async def main() -> None:
+    async def with_on_error(world: World) -> None:
         source, errors = Source(), list[Exception]()
         TIMED[name](source.stream()).subscribe(refuse, errors.append)
-        await until(lambda: bool(errors) and source.closed.is_set())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(60.0)
+        assert source.closed.is_set()
         assert errors == [MINE]
 
-    asyncio.run(main())
+    simulate(with_on_error, faults=())
 
 
 @every_timer
 @pytest.mark.parametrize("on_error", [None, refuse])
 def test_without_an_on_error_that_takes_it_the_loop_is_told_once(name: str, on_error: Any) -> None:
-    async def main() -> None:
+    async def app(world: World) -> None:
         told: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
         source = Source()
         TIMED[name](source.stream()).subscribe(refuse, on_error)
-        await until(lambda: bool(told) and source.closed.is_set())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(60.0)
+        assert source.closed.is_set()
         assert told == [MINE]
 
-    asyncio.run(main())
+    simulate(app, faults=())
 
 
-def test_what_it_raises_after_its_own_dispose_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_its_exception_after_its_own_dispose_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     errors: list[Exception] = []
 
     def leave(item: Any) -> None:
@@ -134,12 +136,12 @@ def test_what_it_raises_after_its_own_dispose_is_logged(caplog: pytest.LogCaptur
     with caplog.at_level(logging.ERROR, "rxllm"):
         source = Source()
         subscription = source.stream().delay(0.01).subscribe(leave, errors.append)
-        assert source.closed.wait(10)
+        assert source.closed.wait(PATIENCE)
         asyncio.run(until(lambda: "unhandled error" in caplog.text))
     assert errors == []
 
 
-def test_what_it_raises_at_the_end_is_not_an_error_of_the_stream() -> None:
+def test_its_exception_at_the_end_is_not_an_error_of_the_stream() -> None:
     async def main() -> None:
         told, errors = list[Any](), list[Exception]()
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
@@ -222,13 +224,13 @@ def test_after_a_dispose_nothing_comes_that_was_on_its_way() -> None:
         subscription = Stream.of(subject).subscribe(items.append)
         together(lambda: subject.on_next(1))
         subscription.dispose()
-        await asyncio.sleep(0.01)
+        await turns()
         assert (items, subject.observers) == ([], [])
 
     asyncio.run(main())
 
 
-def test_what_it_raises_there_comes_to_its_on_error() -> None:
+def test_its_exception_there_comes_to_its_on_error() -> None:
     async def main() -> None:
         subject, errors = Subject[int](), list[Exception]()
         Stream.of(subject).subscribe(refuse, errors.append)
@@ -278,7 +280,6 @@ def test_the_fold_of_finally_result_has_what_a_thread_pushed() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:run")
-@pytest.mark.timeout(30)
 def test_inside_a_run_that_blocks_the_loop_nothing_waits_for_that_loop() -> None:
     async def main() -> None:
         source = from_async_iter(lambda: numbers())
@@ -311,7 +312,6 @@ def test_without_a_loop_it_is_called_where_the_item_is_pushed_and_observe_on_men
 # Iterating
 
 
-@pytest.mark.timeout(30)
 def test_a_merged_stream_can_be_iterated_over() -> None:
     """reactivex's own Observables have items but no iterator, so that `for` over one never ends."""
     streams = [Stream.of(reactivex.of(1, 2)), reactivex.of(3)]

@@ -16,6 +16,7 @@ from rxllm.runtime.back_pressure import read_by
 from rxllm.testing.loopback import Loopback, Reply, chat
 from rxllm.values import Call
 from tests.runtime.support import model
+from tests.waiting import until
 
 
 def raising(at: str) -> Callable[[Observable[Any]], Stream[Any]]:
@@ -64,7 +65,7 @@ def test_whoever_waits_for_the_end_is_told(engine: Any, way: Callable[[Stream[An
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
-def test_also_of_what_the_handler_of_an_error_raises(way: Callable[[Stream[Any]], Any]) -> None:
+def test_whoever_waits_is_told_when_the_handler_of_an_error_raises(way: Callable[[Stream[Any]], Any]) -> None:
     torn = Fake(["Hel", StreamError("truncated")])
     with pytest.raises(LookupError, match="error"):
         way(stream_generate(torn, "Hello").pipe(ops.raise_errors(), raising("error")))
@@ -83,8 +84,7 @@ def test_a_plain_subscription_is_told_by_the_loop_as_before() -> None:
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context["exception"]))
         stream_generate(generator, "Hello").pipe(raising("end")).subscribe()
-        while not told:
-            await asyncio.sleep(0.001)
+        await until(lambda: told)
 
     asyncio.run(main())
     assert [type(error) for error in told] == [LookupError]
@@ -121,13 +121,13 @@ def test_concluding_emits_and_completes() -> None:
     assert subscriber.calls == [("next", 1), ("next", 2), ("completed", None)]
 
 
-def test_what_a_subscriber_raises_at_the_last_items_is_its_own_error() -> None:
+def test_an_exception_of_a_subscriber_at_the_last_items_is_its_own_error() -> None:
     subscriber = Subscriber(next=MINE)
     conclude(subscriber, [1, 2])
     assert subscriber.calls == [("next", 1), ("error", MINE)]
 
 
-def test_what_the_handler_of_an_error_raises_goes_to_whoever_waits(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_of_the_handler_of_an_error_goes_to_whoever_waits(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[BaseException] = []
     with read_by(None, lambda error: heard.append(error) is None):
         fail(Subscriber(error=MINE), LookupError())
@@ -136,7 +136,7 @@ def test_what_the_handler_of_an_error_raises_goes_to_whoever_waits(caplog: pytes
     assert "unhandled error" in caplog.text
 
 
-def test_what_is_not_an_exception_goes_to_on_error_only_where_nobody_waits(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exit_goes_to_on_error_only_where_nobody_waits(caplog: pytest.LogCaptureFixture) -> None:
     heard: list[BaseException] = []
     subscriber, error = Subscriber(), SystemExit(3)
     with read_by(None, lambda error: heard.append(error) is None):

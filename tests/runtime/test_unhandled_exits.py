@@ -18,7 +18,9 @@ from rxllm import operators as ops
 from rxllm.runtime import call_loop
 from rxllm.testing.loopback import Loopback, Reply, chat
 from rxllm.values import Call
-from tests.runtime.support import STALLED, finished, model, script
+from tests.closing import STALLED
+from tests.runtime.support import finished, model, script
+from tests.waiting import PATIENCE, until, wait_until
 
 
 class Outcome(BaseException):
@@ -35,16 +37,11 @@ WAYS: dict[str, Callable[[Stream[Any]], Any]] = {
 
 
 async def _last(stream: Stream[Any]) -> Any:
-    return await asyncio.wait_for(_plain(stream), 10)
-
-
-async def _plain(stream: Stream[Any]) -> Any:
     return await stream
 
 
 async def _all(stream: Stream[Any]) -> list[Any]:
-    async with asyncio.timeout(10):
-        return [item async for item in stream]
+    return [item async for item in stream]
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -157,7 +154,7 @@ def test_whoever_waits_gets_it(place: Callable[[BaseException], Stream[Any]], er
 
 
 @pytest.mark.parametrize("place", TOOLS.values(), ids=TOOLS)
-def test_what_only_a_test_can_mean_ends_a_chat_from_its_tools_too(place: Callable[..., Stream[Any]]) -> None:
+def test_an_outcome_of_a_test_ends_a_chat_from_its_tools_too(place: Callable[..., Stream[Any]]) -> None:
     for way in WAYS.values():
         with pytest.raises(Outcome):
             way(place(Outcome("no")))
@@ -172,9 +169,16 @@ def test_a_tool_that_exits_has_failed_as_before(place: Callable[..., Stream[Any]
 def test_a_waiter_that_no_context_leads_to_is_reached_through_the_operators() -> None:
     questions = Subject[str]()
     answers = questions.switch_map(lambda question: stream_generate(hello(), question).map(raising(Outcome("no"))))
-    threading.Timer(0.1, lambda: questions.on_next("Hi")).start()
+
+    def ask() -> None:
+        wait_until(lambda: questions.observers)
+        questions.on_next("Hi")
+
+    asker = threading.Thread(target=ask)
+    asker.start()
     with pytest.raises(Outcome):
         rxllm.run(answers)
+    asker.join()
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), Outcome("no")], ids=repr)
@@ -192,7 +196,7 @@ def test_where_nobody_waits_it_is_logged_once_and_the_call_is_closed(
             stream.pipe(ops.smooth()).subscribe(raising(error))
         else:
             stream.pipe(ops.tap(raising(error))).subscribe()
-        server.wait_requests(1, 20)
+        server.wait_requests(1)
         server.connections[0].wait_closed()
         assert server.connections[0].closed_by == "client"
         assert generate(hello(), "Hi").run().output_text == "Hello"
@@ -207,7 +211,7 @@ def test_a_place_in_the_queue_is_given_back() -> None:
             generate(failing, "Hi").run()
     ended = threading.Event()
     stream_generate(failing, "Hi").subscribe(on_error=lambda error: ended.set())
-    assert ended.wait(10)
+    assert ended.wait(PATIENCE)
     assert generate(limited, "Hi").run().output_text == "Hello"
 
 
@@ -241,11 +245,15 @@ async def leave():
 
 def test_nobody_who_has_stopped_waiting_swallows_an_error(caplog: pytest.LogCaptureFixture) -> None:
     """A subscription that a callback starts outlives the stream, whose waiter is gone."""
-    done = threading.Event()
+    gone, done = threading.Event(), threading.Event()
+
+    async def late(request: Request, call: Call) -> AsyncIterator[Event]:
+        await until(gone.is_set)
+        yield TextDelta("late")
 
     def begin_another(event: Event) -> None:
         if isinstance(event, TextDelta):
-            stream_generate(Fake([("delay", 0.1), "late"]), "Hi").do_action(on_completed=later).subscribe()
+            stream_generate(late, "Hi").do_action(on_completed=later).subscribe()
 
     def later() -> None:
         call_loop().call_soon(done.set)
@@ -253,6 +261,7 @@ def test_nobody_who_has_stopped_waiting_swallows_an_error(caplog: pytest.LogCapt
 
     with caplog.at_level(logging.ERROR):
         generate(Fake("Hello"), "Hi", on_event=begin_another).run()
-        assert done.wait(10)
+        gone.set()
+        assert done.wait(PATIENCE)
         assert generate(hello(), "Hi").run().output_text == "Hello"
     assert [type(record.exc_info[1]) for record in caplog.records if record.exc_info] == [LookupError]

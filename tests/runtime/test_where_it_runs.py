@@ -23,7 +23,8 @@ from rxllm.runtime._clock import CallScheduler
 from rxllm.testing.loopback import Loopback, Reply, chat
 from tests.operators.threads import together
 from tests.programs import python
-from tests.runtime.support import model, until
+from tests.runtime.support import model
+from tests.waiting import PATIENCE, until
 
 Place = tuple[str, asyncio.AbstractEventLoop | None]
 Make = Callable[[Observable[str], Engine], Observable[Any]]
@@ -93,7 +94,7 @@ def test_without_a_loop_every_item_comes_on_rxllms(name: str) -> None:
         subscription = TYPE_AHEAD[name](questions, model(server)).subscribe(note)
         for question in ("fake", "socket"):
             questions.on_next(question)
-            ends.get(timeout=10)
+            ends.get(timeout=PATIENCE)
         subscription.dispose()
     assert {name for name, _ in places} == {PORTAL}
     assert len({loop for _, loop in places}) == 1
@@ -114,7 +115,7 @@ def test_a_window_gets_every_item_on_its_own_thread() -> None:
     for count in (1, 2):
         questions.on_next("Hi")
         while len(names) < count:
-            window.get(timeout=10)()
+            window.get(timeout=PATIENCE)()
     assert names == [threading.current_thread().name] * 2
 
 
@@ -173,7 +174,7 @@ def test_the_bridge_brings_timers_of_any_observable_to_the_readers_loop() -> Non
         questions, places = Subject[str](), list[Place]()
         source = questions.debounce(0.01).switch_map(lambda question: stream_generate(Fake("Hello"), question))
         async with rxllm.to_async_iter(source.do_action(lambda _: places.append(place()))) as events:
-            asyncio.get_running_loop().call_later(0.01, questions.on_next, "Hi")
+            questions.on_next("Hi")
             while (await anext(events)).__class__.__name__ != "MessageCompleted":
                 pass
         assert set(places) == {("MainThread", asyncio.get_running_loop())}
