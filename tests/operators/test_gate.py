@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -23,9 +22,11 @@ from rxllm.testing.loopback import Loopback, Reply, endless
 from rxllm.testing.marbles import START, cold, parse, record
 from rxllm.testing.virtual_time import Clock
 from rxllm.values import StreamError, ValidationError
+from tests.closing import assert_closes
 from tests.operators.consumer import Consumer
-from tests.runtime.support import BOUND, model
-from tests.runtime.test_back_pressure import CHUNKS, LONG, is_held_back
+from tests.operators.support import CHUNKS, LONG, assert_held_back
+from tests.runtime.support import model
+from tests.waiting import turns, until, wait_until
 
 BOOLEANS = {"T": True, "F": False}
 NO = ValueError("no")
@@ -225,11 +226,16 @@ def test_a_source_that_can_wait_does() -> None:
         for count in range(1, 501):
             yield count
 
+    async def others() -> Any:
+        for number in range(1000):
+            yield number
+
     from_async_iter(numbers).pipe(ops.gate(switch, maxsize=8)).subscribe(seen.append, on_completed=finished.set)
-    time.sleep(0.05)
+    wait_until(lambda: count == 8)
+    assert len(list(from_async_iter(others))) == 1000  # on the same loop
     assert (count, seen) == (8, [])
     switch.on_next(True)
-    assert finished.wait(20)
+    wait_until(finished.is_set)
     assert seen == list(range(1, 501))
 
 
@@ -239,10 +245,10 @@ def test_a_closed_gate_holds_the_server_back() -> None:
         events = stream_generate(model(server), "Hi").pipe(ops.gate(switch), ops.text())
         events.subscribe(texts.append, on_completed=ended.set)
         server.wait_requests(1)
-        assert is_held_back(server)
+        assert_held_back(server)
         assert texts == []
         switch.on_next(True)
-        assert ended.wait(20)
+        wait_until(ended.is_set)
     assert sum(map(len, texts)) == CHUNKS * 4000
 
 
@@ -263,16 +269,15 @@ def test_a_call_behind_it_does_not_wait_for_it() -> None:
         yield "Why?"
 
     async def answer() -> Any:
-        while switch.value:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
+        await until(lambda: not switch.value)
+        await turns()
         for number in range(200):
             yield number
         answered.set()
 
     answering = from_async_iter(questions).pipe(ops.gate(switch, 1)).flat_map(lambda _: from_async_iter(answer))
     subscription = answering.subscribe(answers.append)
-    assert answered.wait(5)
+    wait_until(answered.is_set)
     subscription.dispose()
     assert answers == list(range(200))
 
@@ -291,20 +296,20 @@ def test_a_slow_reader_behind_an_open_gate_holds_the_server_back() -> None:
         events = stream_generate(model(server), "Hi").pipe(ops.gate(of(True)))
         with to_iter(events, maxsize=8) as items:
             first = next(items)
-            assert is_held_back(server)
+            assert_held_back(server)
             deltas = [event.delta for event in (first, *items) if isinstance(event, TextDelta)]
     assert sum(map(len, deltas)) == CHUNKS * 4000
 
 
 def test_a_dispose_of_a_closed_gate_closes_the_connection() -> None:
-    with Loopback(Reply(endless())) as server:
-        subscription = stream_generate(model(server), "Hi").pipe(ops.gate(BehaviorSubject(False))).subscribe()
-        server.wait_requests(1)
-        time.sleep(0.05)
-        before = time.perf_counter()
+    def leave(server: Loopback) -> None:
+        held: list[Any] = []
+        events = stream_generate(model(server), "Hi").pipe(ops.tap(held.append), ops.gate(BehaviorSubject(False)))
+        subscription = events.subscribe()
+        wait_until(lambda: held)
         subscription.dispose()
-        server.connections[0].wait_closed()
-        assert time.perf_counter() - before < BOUND
+
+    assert_closes(leave, Reply(endless()))
 
 
 def test_a_release_goes_on_as_the_reader_takes_items() -> None:
@@ -328,8 +333,7 @@ def test_a_stream_of_booleans_does_not_wait_for_the_reader() -> None:
 
     with to_iter(stream_generate(Fake("Hi"), "Hello").pipe(ops.gate(from_async_iter(booleans))), maxsize=1) as items:
         next(items)
-        time.sleep(0.05)
-        assert len(switched) == 20
+        wait_until(lambda: len(switched) == 20)
         assert len(list(items)) == 3
 
 
