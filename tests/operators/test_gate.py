@@ -14,7 +14,7 @@ from reactivex import Subject, of
 from reactivex.subject import BehaviorSubject
 from reactivex.testing import ReactiveTest, TestScheduler
 
-from rxllm import Fake, TextDelta, from_async_iter, stream_generate, to_iter
+from rxllm import Fake, TextDelta, from_async_iter, generate, stream_generate, to_iter
 from rxllm import operators as ops
 from rxllm.runtime import LIMIT, Gate, current_gate
 from rxllm.testing import assert_operator
@@ -24,7 +24,7 @@ from rxllm.testing.virtual_time import Clock
 from rxllm.values import StreamError, ValidationError
 from tests.closing import assert_closes
 from tests.operators.consumer import Consumer
-from tests.operators.support import CHUNKS, LONG, assert_held_back
+from tests.operators.support import LENGTH, LONG, assert_held_back
 from tests.runtime.support import model
 from tests.waiting import turns, until, wait_until
 
@@ -245,11 +245,12 @@ def test_a_closed_gate_holds_the_server_back() -> None:
         events = stream_generate(model(server), "Hi").pipe(ops.gate(switch), ops.text())
         events.subscribe(texts.append, on_completed=ended.set)
         server.wait_requests(1)
+        generate(model(server), "Hi").run()
         assert_held_back(server)
         assert texts == []
         switch.on_next(True)
         wait_until(ended.is_set)
-    assert sum(map(len, texts)) == CHUNKS * 4000
+    assert sum(map(len, texts)) == LENGTH
 
 
 def test_a_source_that_schedules_item_after_item_waits_too() -> None:
@@ -296,9 +297,10 @@ def test_a_slow_reader_behind_an_open_gate_holds_the_server_back() -> None:
         events = stream_generate(model(server), "Hi").pipe(ops.gate(of(True)))
         with to_iter(events, maxsize=8) as items:
             first = next(items)
+            generate(model(server), "Hi").run()
             assert_held_back(server)
             deltas = [event.delta for event in (first, *items) if isinstance(event, TextDelta)]
-    assert sum(map(len, deltas)) == CHUNKS * 4000
+    assert sum(map(len, deltas)) == LENGTH
 
 
 def test_a_dispose_of_a_closed_gate_closes_the_connection() -> None:
