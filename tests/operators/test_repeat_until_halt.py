@@ -29,6 +29,7 @@ from rxllm.events import ChatCompleted, ErrorEvent, Event, StepCompleted, TextDe
 from rxllm.runtime import Stream
 from rxllm.testing.marbles import START, check, cold, record
 from rxllm.values import Response, StepResult
+from tests.waiting import until
 
 # repeat_until_halt
 
@@ -208,10 +209,9 @@ def test_an_exit_from_a_function_ends_the_chat_for_its_subscriber_too(name: str)
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         source.subscribe(lambda event: None, ended.append)
-        while not ended:
-            await asyncio.sleep(0.001)
+        await until(lambda: ended)
 
-    asyncio.run(asyncio.wait_for(main(), 5))
+    asyncio.run(main())
     assert [type(error) for error in ended] == [KeyboardInterrupt]
 
 
