@@ -40,7 +40,7 @@ from rxllm.events import (
 )
 from rxllm.operators._slow_consumers import continues, join_texts, text_of
 from rxllm.runtime import to_iter
-from rxllm.testing import strategies
+from rxllm.testing import World, simulate, strategies
 from rxllm.testing.event_checks import played
 from rxllm.testing.marbles import check, cold, record
 from rxllm.values import (
@@ -285,7 +285,7 @@ def test_a_slow_consumer_gets_the_deltas_of_an_agent_joined() -> None:
 CUTS: dict[str, tuple[str, Any]] = {
     "guard": ("guard_tripped", lambda: ops.guard(lambda text: "a key" if "4711" in text else None)),
     "budget": ("budget_exceeded", lambda: ops.budget(tokens=20)),
-    "time_limits": ("timeout", lambda: ops.time_limits(idle=0.02)),
+    "time_limits": ("timeout", lambda: ops.time_limits(idle=5.0)),
 }
 
 
@@ -294,7 +294,11 @@ def test_an_operator_that_cuts_a_chat_completes_what_its_agent_was_saying(reason
     script = ["All is well. ", "The key is 4711. ", "Bye. " * 20, ("delay", 60), "No!"]
     poet = Engine(Fake(script)).as_tool(name="ask", description="Ask.")
     chat = stream(Fake(scripts=[[ToolCall("c1", "ask", {"prompt": "?"})], ["Done."]]), "Hi", tools=[poet])
-    *events, end = list(chat.pipe(make(), ops.verify()))
+
+    async def cutting(world: World) -> list[Event]:
+        return await chat.pipe(make(), ops.verify()).to_list()
+
+    *events, end = simulate(cutting, faults=()).value
     assert (type(end), end.error.reason) == (ErrorEvent, reason)
     said = of(("c1",), events)
     text = "".join(event.delta for event in said if isinstance(event, TextDelta))

@@ -36,6 +36,7 @@ from rxllm.events import (
 from rxllm.runtime.back_pressure import Gate, read_by
 from rxllm.testing.marbles import START, check, cold, record
 from rxllm.values import AdapterError, Call, Message, ProviderPart, Request, StreamError, Usage, ValidationError
+from tests.waiting import PATIENCE, wait_until
 
 # time_limits
 
@@ -323,16 +324,16 @@ def test_an_event_that_is_being_delivered_is_no_silence() -> None:
         told.append(type(event).__name__)
         if isinstance(event, TextDelta):
             entered.set()
-            assert leave.wait(5)
+            assert leave.wait(PATIENCE)
 
     subject.pipe(ops.time_limits(idle=5)).subscribe(on_next, scheduler=scheduler)
     thread = threading.Thread(target=subject.on_next, args=(VALUES["H"],))
     thread.start()
-    assert entered.wait(5)
+    wait_until(entered.is_set)
     scheduler.advance_to(10)
     assert told == ["TextDelta"]
     leave.set()
-    thread.join(5)
+    thread.join(PATIENCE)
     scheduler.advance_to(20)
     assert told == ["TextDelta", "TextCompleted", "ErrorEvent"]
 
