@@ -216,7 +216,7 @@ def secret_chat(depth: int = 2, *, is_open: bool = False) -> list[Event]:
 
 
 @pytest.mark.parametrize("is_open", [False, True])
-def test_what_is_redacted_leaves_neither_in_an_agent_nor_in_its_answer(is_open: bool) -> None:
+def test_a_redacted_text_leaves_neither_in_an_agent_nor_in_its_answer(is_open: bool) -> None:
     events = through(ops.redact(r"\d+ Elm Road"), secret_chat(is_open=is_open))
     assert all("Elm" not in serializer.to_json(event) and "Road" not in serializer.to_json(event) for event in events)
     assert "".join(event.delta for event in of(("c", "c"), events) if isinstance(event, TextDelta)) == (
@@ -239,7 +239,7 @@ def test_interleaved_agents_do_not_complete_each_others_secrets() -> None:
     assert texts == {"a": "[redacted]", "b": "m Road!"}
 
 
-def test_what_a_broken_agent_has_begun_to_say_comes_before_its_tool_has_run() -> None:
+def test_the_words_of_a_broken_agent_come_before_its_tool_has_run() -> None:
     broken = ToolExecutionCompleted("c1", "ask", error=None)
     events = through(ops.redact("12+"), [*agent(TextDelta("about 1")), broken])
     assert events == [*agent(TextDelta("about "), TextDelta("1")), broken]
@@ -356,7 +356,7 @@ def guarded(check: Callable[..., Any], events: Iterable[Event]) -> list[Any]:
 
 
 @given(strategies.lawful_chats)
-def test_what_passes_its_check_is_unchanged_in_every_agent(events: list[Event]) -> None:
+def test_text_that_passes_its_check_is_unchanged_in_every_agent(events: list[Event]) -> None:
     passed = guarded(lambda text: None, events)
     for path in [(), *paths(events)]:
         assert [e for e in of(path, passed) if not isinstance(e, TextDelta | ThinkingDelta)] == [
@@ -375,7 +375,7 @@ def test_sentences_of_agents_side_by_side_are_checked_whole() -> None:
         assert "".join(e.event.delta for e in passed if e.path == (id,)) == "".join(t for i, t in pieces if i == id)
 
 
-def test_what_an_agent_must_not_say_ends_the_stream_before_it_is_shown() -> None:
+def test_a_forbidden_text_of_an_agent_ends_the_stream_before_it_is_shown() -> None:
     secret = agent(TextDelta("All is well. "), TextDelta("The key is "), TextDelta("4711. "), TextDelta("Bye."))
     passed = guarded(lambda text: "a key" if "4711" in text else None, [*secret, *agent(TextCompleted("..."))])
     assert passed[:-1] == agent(TextDelta("All is well. "), TextCompleted("All is well. "))
@@ -412,7 +412,9 @@ TOP: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("make", TOP.values(), ids=TOP)
 @given(events=strategies.lawful_chats)
-def test_what_reads_an_answer_reads_that_of_the_chat_alone(make: Callable[[], Any], events: list[Event]) -> None:
+def test_an_operator_that_reads_an_answer_reads_that_of_the_chat_alone(
+    make: Callable[[], Any], events: list[Event]
+) -> None:
     assert through(make(), events) == through(make(), own(events))
 
 

@@ -156,7 +156,7 @@ async def bounded_by_pydantic(text: Annotated[Stream[str], pydantic.Field(patter
         (bounded_by_pydantic, "pattern.*check them in the function"),
     ],
 )
-def test_what_cannot_be_fed_is_refused_with_a_remedy(function: Any, remedy: str) -> None:
+def test_an_argument_that_cannot_be_fed_is_refused_with_a_remedy(function: Any, remedy: str) -> None:
     with pytest.raises(TypeError, match=remedy):
         tool(function)
 

@@ -189,7 +189,7 @@ def test_a_chat_halts_before_the_step_that_may_pass_it() -> None:
 # What a journal has spent
 
 
-def test_what_a_journal_has_spent_counts_in_the_next_run(tmp_path: Path) -> None:
+def test_the_spending_in_a_journal_counts_in_the_next_run(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def model(request: Any) -> Any:

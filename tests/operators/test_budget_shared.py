@@ -180,7 +180,7 @@ def test_an_answer_within_its_reservation_is_never_cut_and_one_beyond_it_is_cut_
     assert whole.finish_reason == "stop"
 
 
-def test_what_a_running_call_takes_beyond_its_reservation_is_taken_from_the_others() -> None:
+def test_tokens_beyond_the_reservation_of_a_running_call_are_taken_from_the_others() -> None:
     budget = Budget(tokens=200)
     source = Subject[Event]()
 
@@ -213,7 +213,7 @@ def test_an_estimate_is_never_more_than_max_tokens() -> None:
 # Ends
 
 
-def test_what_nobody_has_stated_is_estimated_and_marked() -> None:
+def test_usage_that_nobody_has_stated_is_estimated_and_marked() -> None:
     budget, one = Budget(tokens=5000), message_tokens(user("y" * 20)) + 10
     generate(under(budget, ["x" * 40]), "y" * 20).run()
     assert budget.spent == Spending(one, calls=1, estimated=one, unpriced=1)
@@ -225,7 +225,7 @@ def test_what_nobody_has_stated_is_estimated_and_marked() -> None:
     assert budget.spent == Spending(2 * one, calls=3, estimated=2 * one, unpriced=2)
 
 
-def test_what_has_arrived_when_it_is_left_counts() -> None:
+def test_tokens_that_have_arrived_when_a_call_is_left_count() -> None:
     budget = Budget(tokens=5000)
     stream_generate(under(budget, [Usage(30, 1), "x" * 40, "never"]), "Hi").pipe(
         ops.only(TextDelta), rx.take(1), ops.tap(lambda event: None)
@@ -433,7 +433,7 @@ endings = st.sampled_from(["stop", "error", "left", "failed"])
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(endings, st.integers(0, 50), st.integers(0, 50), st.integers(0, 8)), max_size=12))
-def test_what_was_spent_is_the_sum_of_what_the_calls_report(calls: list[tuple[str, int, int, int]]) -> None:
+def test_the_spending_is_the_sum_of_the_calls_reports(calls: list[tuple[str, int, int, int]]) -> None:
     budget = Budget(tokens=10**6, usd=10.0**6, unpriced="allow")
     expected = Usage(0, 0)
     for end, before, after, eighths in calls:
@@ -733,7 +733,7 @@ def test_it_goes_on_where_another_program_stopped() -> None:
     refusal(again, max_tokens=40)
 
 
-def test_what_was_reserved_when_a_program_died_is_spent() -> None:
+def test_a_reservation_of_a_program_that_died_is_spent() -> None:
     died = Spending(10, 0.5, calls=1, reserved=20, reserved_usd=0.25)
     assert Budget(tokens=100, spent=died).spent == Spending(30, 0.75, calls=1, estimated=20)
 

@@ -150,7 +150,7 @@ def test_who_starts_early(flags: Any, eager: bool | None, starts: int) -> None:
 
 
 @pytest.mark.parametrize("options", [{"mode": "manual"}, {}])
-def test_what_is_left_to_the_caller_never_starts(options: Any) -> None:
+def test_a_call_that_is_left_to_the_caller_never_starts(options: Any) -> None:
     flags = {} if options else {"manual": True}
     assert noted([call("look"), ("delay", 5)], [slow("look", **flags)], eager=True, **options) == [
         (5, "end"),

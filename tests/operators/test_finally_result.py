@@ -557,7 +557,7 @@ def test_a_function_that_exits_keeps_no_reader(pieces: list[Any], monkeypatch: p
     assert kept == []
 
 
-def test_what_it_returns_may_be_a_stream(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_function_may_return_a_stream(caplog: pytest.LogCaptureFixture) -> None:
     fake = Fake("A greeting.")
 
     def summarize(response: Response[Any], outcome: str) -> Stream[Response[Any]]:
@@ -688,7 +688,7 @@ def test_a_chat_that_is_disposed_in_its_first_step_has_a_result() -> None:
         (print, ops.text(), "fold", "it emitted 0 items, not one"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fn: Any, fold: Any, name: str, fault: str) -> None:
+def test_invalid_arguments_are_refused(fn: Any, fold: Any, name: str, fault: str) -> None:
     with pytest.raises(ValidationError) as caught:
         ops.finally_result(fn, fold)
     assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", (name,))

@@ -70,7 +70,7 @@ def test_the_error_of_its_stream_passes_at_once() -> None:
 
 
 @pytest.mark.parametrize("while_open", ["T-F-|", "----|"])
-def test_what_can_never_open_ends_with_an_error(while_open: str) -> None:
+def test_a_gate_that_can_never_open_ends_with_an_error(while_open: str) -> None:
     scheduler = TestScheduler()
     items, switch = cold(scheduler, "-----a-b-|", {}), cold(scheduler, while_open, BOOLEANS)
     ((tick, kind, error),) = record(scheduler, lambda: items.pipe(ops.gate(switch)))
@@ -79,7 +79,7 @@ def test_what_can_never_open_ends_with_an_error(while_open: str) -> None:
     assert items.subscriptions == [ReactiveTest.subscribe(START, START + 4)]
 
 
-def test_what_never_opens_does_not_begin_its_source() -> None:
+def test_a_gate_that_never_opens_does_not_begin_its_source() -> None:
     items: Subject[int] = Subject()
     errors: list[Any] = []
     items.pipe(ops.gate(of(False))).subscribe(on_error=errors.append)
@@ -115,7 +115,7 @@ def test_closing_it_inside_on_next_holds_the_next_one() -> None:
         assert seen == list(range(count))
 
 
-def test_what_comes_while_on_next_runs_comes_next() -> None:
+def test_an_item_that_comes_while_on_next_runs_comes_next() -> None:
     items, seen = Subject[int](), list[int]()
     ended: list[bool] = []
 
@@ -169,7 +169,7 @@ def test_arguments_of_another_kind_are_refused_at_once(make: Any, fault: str) ->
 
 
 @pytest.mark.parametrize("item", ["off", 1, None])
-def test_what_is_not_a_boolean_is_an_error_and_opens_nothing(item: Any) -> None:
+def test_an_item_that_is_not_a_boolean_is_an_error_and_opens_nothing(item: Any) -> None:
     switch: Subject[Any] = Subject()
     consumer = Consumer(ops.gate(switch))
     consumer.say("waiting")
@@ -283,7 +283,7 @@ def test_a_call_behind_it_does_not_wait_for_it() -> None:
     assert answers == list(range(200))
 
 
-def test_what_follows_a_release_is_behind_the_readers_gate() -> None:
+def test_a_source_after_a_release_is_behind_the_readers_gate() -> None:
     gates: list[Any] = []
     opened = reactivex.timer(0.02).map(lambda _: True)
     after = reactivex.defer(lambda _: gates.append(current_gate()) or of(2))

@@ -135,7 +135,7 @@ def test_tools_outside_wait_for_text_without_an_end() -> None:
         assert tools.calls == calls
 
 
-def test_what_a_chat_keeps_is_what_was_shown() -> None:
+def test_a_chat_keeps_only_the_text_that_was_shown() -> None:
     engine = Engine(Fake("Fine. The secret is out. More."), operators=[ops.guard(no_secret)])
     result = rxllm.chat(engine, "Hi").run()
     assert result.final_response is not None
@@ -197,7 +197,7 @@ def test_it_is_read_in_every_way(check: Any) -> None:
     wait_until(done.is_set)
 
 
-def test_what_is_released_is_released_on_the_loop_of_the_call() -> None:
+def test_text_is_released_on_the_loop_of_the_call() -> None:
     threads = set[int]()
 
     def other_thread(text: str) -> Any:

@@ -88,7 +88,7 @@ def test_it_keeps_the_contract_of_operators() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "runs.db", MemoryJournal, object()])
-def test_what_is_no_journal_is_refused_at_the_call(wrong: Any) -> None:
+def test_an_object_that_is_no_journal_is_refused_at_the_call(wrong: Any) -> None:
     with pytest.raises(ValidationError, match=r"journal must be an object with the methods response, tool"):
         ops.journaled(wrong)
 

@@ -113,7 +113,7 @@ def test_the_end_without_content_wins_too_if_it_is_an_end() -> None:
     ]
 
 
-def test_what_comes_while_what_was_held_is_told_comes_behind_it() -> None:
+def test_an_event_during_the_release_of_held_events_comes_behind_them() -> None:
     source = Subject[Event]()
     told: list[Any] = []
 
@@ -204,7 +204,7 @@ def test_a_second_stream_that_fails_while_the_first_one_s_failure_is_told_is_the
 
 
 @pytest.mark.parametrize("streams", [(), (3,), (just(TextDelta("a")), "b")])
-def test_what_is_no_stream_is_refused(streams: Any) -> None:
+def test_an_object_that_is_no_stream_is_refused(streams: Any) -> None:
     with pytest.raises(ValidationError, match="streams"):
         rxllm.race(*streams)
     with pytest.raises(ValidationError, match="others") as caught:
@@ -358,7 +358,7 @@ def test_a_time_that_is_none_is_refused(after: Any) -> None:
     assert caught.value.reason == "invalid_option"
 
 
-def test_what_is_no_stream_is_refused_of_hedge() -> None:
+def test_hedge_refuses_an_object_that_is_no_stream() -> None:
     with pytest.raises(ValidationError, match="must be an Observable"):
         rxllm.hedge("stream", 1.0)  # type: ignore[arg-type]
 

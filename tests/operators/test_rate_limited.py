@@ -425,14 +425,14 @@ def test_so_many_tokens_are_reserved_in_any_60_seconds() -> None:
     assert asked_at(limit, [slow] * 4, [1, 2, 3, 4], max_tokens=95) == [1, 2, 61, 62]
 
 
-def test_what_a_call_did_not_use_is_free_for_the_next() -> None:
+def test_tokens_that_a_call_did_not_use_are_free_for_the_next() -> None:
     # Each reserves 1005, and uses 10 within the second.
     limit = ops.rate_limited(tokens_per_minute=1015)
     answer = [("delay", 1), *ANSWER]
     assert asked_at(limit, [answer] * 3, [1, 1, 1]) == [1, 2, 61]
 
 
-def test_what_a_call_used_beyond_its_estimate_counts_from_its_end() -> None:
+def test_tokens_beyond_a_calls_estimate_count_from_its_end() -> None:
     greedy = [("delay", 10), "Hi", Usage(5, 300)]
     limit = ops.rate_limited(tokens_per_minute=200)
     assert asked_at(limit, [greedy, ANSWER], [1, 2], max_tokens=195) == [1, 71]
@@ -612,7 +612,7 @@ def test_a_call_that_is_disposed_while_it_waits_is_not_permitted() -> None:
     asyncio.run(main())
 
 
-def test_what_a_limiter_raises_is_the_error_of_the_call() -> None:
+def test_an_exception_of_a_limiter_is_the_error_of_the_call() -> None:
     class Broken(Places):
         async def acquire(self, tokens: int) -> int:
             raise LookupError("no scheduler")
@@ -621,7 +621,7 @@ def test_what_a_limiter_raises_is_the_error_of_the_call() -> None:
         generate(limited(Broken(1), ANSWER), "Hi").run()
 
 
-def test_what_is_no_limiter_is_refused_with_what_one_has() -> None:
+def test_an_object_that_is_no_limiter_is_refused_with_the_methods_of_one() -> None:
     class Half:
         def acquire(self, tokens: int) -> int:
             return tokens
@@ -645,6 +645,6 @@ def test_a_limiter_goes_without_other_limits() -> None:
 
 
 @pytest.mark.parametrize("limit", [ops.rate_limited(tokens_per_minute=200), ops.rate_limited(Places(1))])
-def test_what_needs_the_request_is_refused_in_a_pipe(limit: Any) -> None:
+def test_a_limit_that_needs_the_request_is_refused_in_a_pipe(limit: Any) -> None:
     with pytest.raises(EngineError, match=r"tokens_per_minute or a Limiter cannot be used in a pipe.*write Engine"):
         stream_generate(Fake(["Hi"]), "Hi").pipe(limit)

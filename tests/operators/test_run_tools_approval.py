@@ -205,7 +205,7 @@ def test_a_misfit_ends_the_tools_beside_it() -> None:
     assert running.subscriptions == [ReactiveTest.subscribe(START + 1, START + 10)]
 
 
-def test_what_the_approver_or_the_tool_does_to_its_arguments_later_reaches_no_event() -> None:
+def test_later_changes_of_the_arguments_by_the_approver_or_the_tool_reach_no_event() -> None:
     edit: dict[str, Any] = {"deep": {"er": [1]}}
 
     def spoil(arguments: Any) -> None:

@@ -751,7 +751,7 @@ def test_a_tool_gets_a_copy_of_its_arguments(made: Tool, options: Any) -> None:
     assert all(event.arguments == arguments() for event in [*seen, *played] if isinstance(event, told))
 
 
-def test_what_an_approval_spoils_the_tool_does_not_see() -> None:
+def test_the_tool_does_not_see_the_changes_that_an_approver_makes_in_place() -> None:
     got: list[Any] = []
     made = Tool("f", handler=got.append, approval=True)
     given = {"list": ["a"], "deep": {"er": [{"x": 1}]}}

@@ -202,7 +202,7 @@ def readings(events: Sequence[Event]) -> Any:
     return "".join(source.pipe(ops.text())), "".join(source.pipe(ops.thinking())), calls
 
 
-def test_what_a_watcher_gets_is_lawful_wherever_it_joins() -> None:
+def test_the_events_of_a_watcher_are_lawful_wherever_it_joins() -> None:
     script = [[("thinking", "hm"), "Let ", "me ", "see", ToolCall("c1", "add", {"x": 1})], ["It ", "is", Usage(1, 2)]]
     chat = list(rxllm.stream(Fake(scripts=script), "Hi", tools=scripts.TOOLS))
     call = Call(chat)
@@ -325,7 +325,7 @@ def test_a_watcher_that_raises_harms_no_other() -> None:
     assert other.events == HELLO
 
 
-def test_what_is_meant_for_the_program_goes_to_the_watcher_that_raised_it() -> None:
+def test_an_exit_goes_to_the_watcher_that_raised_it() -> None:
     call = Call(HELLO)
     listener = list[BaseException]()
 
@@ -340,7 +340,7 @@ def test_what_is_meant_for_the_program_goes_to_the_watcher_that_raised_it() -> N
     assert (other.events, other.ends) == (HELLO, [None])
 
 
-def test_what_an_end_raises_harms_no_other() -> None:
+def test_an_exception_at_the_end_harms_no_other_watcher() -> None:
     def refuse() -> None:
         raise ValueError("no")
 
@@ -398,7 +398,7 @@ def test_an_event_that_comes_while_another_is_delivered_keeps_its_place() -> Non
     assert first == second == [TextDelta("a"), UsageUpdated(Usage(1))]
 
 
-def test_what_is_no_event_ends_it_for_all() -> None:
+def test_an_item_that_is_no_event_ends_it_for_all() -> None:
     source = Subject[Any]()
     shared = source.pipe(ops.share_folded(None))
     errors = list[Any]()
@@ -455,7 +455,7 @@ def test_who_leaves_at_the_error_of_a_call_has_not_stopped_it() -> None:
     assert (response.output_text, getattr(response.error, "reason", None)) == ("Hel", "timeout")
 
 
-def test_what_waits_is_joined_across_the_usage_of_each_frame() -> None:
+def test_waiting_deltas_are_joined_across_the_usage_of_each_frame() -> None:
     waiting = JoinedEvents(())
     for number in range(5000):
         waiting.add(TextDelta("x", "1"))
@@ -485,7 +485,7 @@ def test_a_watcher_that_never_takes_anything_misses_what_the_fold_does_not_keep(
     assert "".join(event.delta for event in events if isinstance(event, TextDelta)) == "x" * (3 * MOST)
 
 
-def test_what_agents_say_at_once_is_joined() -> None:
+def test_the_texts_of_agents_at_once_are_joined() -> None:
     waiting = JoinedEvents(())
     for number in range(5000):
         for path in (("a",), ("b",), ("b", "c")):
@@ -500,7 +500,9 @@ def test_what_agents_say_at_once_is_joined() -> None:
 
 @settings(deadline=None, max_examples=examples(100))
 @given(strategies.lawful_chats, st.floats(0, 1), st.floats(0, 1))
-def test_what_waits_of_agents_is_lawful_and_folds_to_the_same(events: list[Event], joins: float, full: float) -> None:
+def test_waiting_events_of_agents_are_lawful_and_fold_to_the_same(
+    events: list[Event], joins: float, full: float
+) -> None:
     cut, end = round(joins * len(events)), round(full * len(events))
     waiting = JoinedEvents(fold(events[:cut]).to_events())
     for number, event in enumerate([*events[cut:], None]):
@@ -518,7 +520,7 @@ def test_what_waits_of_agents_is_lawful_and_folds_to_the_same(events: list[Event
     assert fold(folded).to_events() == fold(events).to_events()
 
 
-def test_what_the_fold_keeps_is_never_dropped() -> None:
+def test_an_event_that_the_fold_keeps_is_never_dropped() -> None:
     waiting = JoinedEvents(())
     sources: list[Event] = [TextDelta(str(number), str(number)) for number in range(3 * MOST)]
     for event in sources:

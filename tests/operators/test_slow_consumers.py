@@ -106,7 +106,7 @@ def test_only_neighbours_of_the_same_block_are_joined() -> None:
     ]
 
 
-def test_what_is_said_while_on_next_runs_is_joined() -> None:
+def test_deltas_that_come_while_on_next_runs_are_joined() -> None:
     events: Subject[Event] = Subject()
     told: list[Any] = []
 
@@ -254,7 +254,7 @@ class Colour(StrEnum):
     RED = "red"
 
 
-def test_what_is_more_than_a_string_is_not_joined() -> None:
+def test_a_delta_that_is_more_than_a_string_is_not_joined() -> None:
     consumer = Consumer(ops.conflate())
     consumer.say("a", Colour.RED, Colour.RED)
     consumer.take()
@@ -294,7 +294,7 @@ def test_so_many_joined_by_a_function_pass_too() -> None:
     assert consumer.waiting == [1, HELD_BACK, HELD_BACK]
 
 
-def test_what_a_function_raises_ends_the_stream_behind_what_waits() -> None:
+def test_an_exception_of_the_function_ends_the_stream_behind_the_waiting_items() -> None:
     consumer = Consumer(ops.conflate(lambda older, newer: older / newer))
     consumer.say(8, 4, 2, 0, 1)
     assert consumer.waiting == [8, 2.0]
@@ -316,7 +316,7 @@ def test_joining_by_a_function_keeps_every_rule() -> None:
 
 
 @pytest.mark.parametrize("join", ["add", 3, lambda item: item])
-def test_what_joins_is_a_function(join: Any) -> None:
+def test_join_must_be_a_function(join: Any) -> None:
     with pytest.raises(ValidationError, match="join must be a function"):
         ops.conflate(join)
 
@@ -419,7 +419,7 @@ def test_a_dispose_drops_the_newest_and_nothing_is_left_to_do() -> None:
     assert (consumer.waiting, consumer.events.observers) == ([], [])
 
 
-def test_what_comes_while_on_next_runs_is_replaced() -> None:
+def test_an_item_that_comes_while_on_next_runs_is_replaced() -> None:
     items, told = Subject[int](), list[int]()
 
     def hear(item: int) -> None:
@@ -518,7 +518,7 @@ def test_a_source_that_emits_all_at_once_gives_the_first_and_the_last() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans())))
-def test_what_is_seen_are_some_of_the_items_in_order_and_the_last(steps: list[tuple[bool, bool]]) -> None:
+def test_the_consumer_sees_some_of_the_items_in_order_and_the_last(steps: list[tuple[bool, bool]]) -> None:
     consumer, seen = Consumer(ops.keep_latest()), list[int]()
     for number, (takes, asks) in enumerate(steps):
         consumer.say(number)

@@ -425,7 +425,7 @@ def test_a_message_may_be_a_picture_alone() -> None:
 
 
 @pytest.mark.parametrize("item", [3, None, b"x", Message("assistant", "Hi"), Message("tool", "x", tool_call_id="c1")])
-def test_what_is_no_message_of_the_users_ends_the_chat(item: Any) -> None:
+def test_an_item_that_is_no_user_message_ends_the_chat(item: Any) -> None:
     typist = Typist(("There was ", item))
     source = rxllm.stream(Fake(STORY), "Hi", steer=typist.steer).pipe(ops.tap(typist.see))
     with pytest.raises(ValidationError, match=r"steer must be an Observable of strings or user messages") as caught:

@@ -104,7 +104,7 @@ def test_signs_of_life_do_not_keep_an_idle_stream_alive() -> None:
 
 
 @pytest.mark.parametrize("content", [Custom("mine"), PartAdded(ProviderPart("p", {})), ThinkingDelta("")])
-def test_what_the_model_or_an_operator_says_is_content(content: Event) -> None:
+def test_text_of_the_model_or_of_an_operator_is_content(content: Event) -> None:
     check(
         ops.time_limits(first=3, idle=3),
         "s-c-c-c-c-c|",
@@ -146,7 +146,7 @@ def test_the_whole_has_a_limit_however_much_is_said() -> None:
     )
 
 
-def test_what_is_open_is_closed_and_kept() -> None:
+def test_an_open_block_is_closed_and_kept() -> None:
     values: dict[str, Any] = {
         "s": VALUES["s"],
         "h": ThinkingDelta("hm", "1"),
@@ -222,7 +222,7 @@ def test_an_answer_without_content_is_in_time() -> None:
     )
 
 
-def test_what_follows_a_response_is_timed_again() -> None:
+def test_the_events_after_a_response_are_timed_again() -> None:
     check(
         ops.time_limits(idle=3),
         "-sHTe--------s-----H|",
@@ -446,7 +446,7 @@ def test_dispose_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize(
     ("after", "fn", "name"), [(0, print, "after"), (-1, print, "after"), ("3", print, "after"), (3, None, "fn")]
 )
-def test_what_makes_no_sense_is_refused(after: Any, fn: Any, name: str) -> None:
+def test_invalid_arguments_are_refused(after: Any, fn: Any, name: str) -> None:
     with pytest.raises(ValidationError) as caught:
         ops.stall_warning(after, fn)
     assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", (name,))
