@@ -20,6 +20,7 @@ from rxllm import operators as ops
 from rxllm.events import Event, StepCompleted, TextDelta, ToolCallCompleted, ToolCallDelta, ToolCallStarted
 from rxllm.values import StepResult, Tool
 from tests.examples import examples
+from tests.waiting import PATIENCE
 
 turns = st.integers(0, 3)
 """How long a model or a tool pauses, in turns of the loop."""
@@ -91,7 +92,7 @@ def tools_of(refusal: str, reads: int) -> list[Tool]:
 
 
 def played(model: Any, tools: list[Tool], **options: Any) -> list[Event]:
-    return list(rxllm.stream_step(model, "Hi", tools=tools, timeout=10, **options).pipe(ops.verify()))
+    return list(rxllm.stream_step(model, "Hi", tools=tools, timeout=PATIENCE, **options).pipe(ops.verify()))
 
 
 def step_of(events: list[Event]) -> StepResult:

@@ -38,8 +38,7 @@ from rxllm.values import Message, StepResult, StreamError, Tool, ToolError
 from tests.examples import examples
 from tests.operators.journal import KeepingJournal
 from tests.operators.tools import contents
-
-SECONDS = 5.0
+from tests.waiting import PATIENCE, until
 
 Model = Callable[[Any, Any], AsyncIterator[Event]]
 
@@ -90,7 +89,7 @@ def dictating(name: str, *pieces: str, until: Callable[[int], Any] = lambda numb
 
 
 def stepped(model: Model, *tools: Tool, **options: Any) -> list[Event]:
-    options = {"timeout": SECONDS, "tool_timeout": SECONDS, **options}
+    options = {"timeout": PATIENCE, "tool_timeout": PATIENCE, **options}
     return list(rxllm.stream_step(model, "Hi", tools=tools, **options).pipe(ops.verify()))
 
 
@@ -157,7 +156,7 @@ async def bounded_by_pydantic(text: Annotated[Stream[str], pydantic.Field(patter
         (bounded_by_pydantic, "pattern.*check them in the function"),
     ],
 )
-def test_what_cannot_be_fed_is_refused_with_a_remedy(function: Any, remedy: str) -> None:
+def test_an_argument_that_cannot_be_fed_is_refused_with_a_remedy(function: Any, remedy: str) -> None:
     with pytest.raises(TypeError, match=remedy):
         tool(function)
 
@@ -177,17 +176,11 @@ def test_a_declared_tool_stays_a_function() -> None:
 def test_a_tool_reads_while_the_model_writes() -> None:
     save, read = saving()
 
-    async def until(number: int) -> None:
-        async with asyncio.timeout(SECONDS):
-            while len(read) < number + 1:  # the model waits until the tool has read what it has written
-                await asyncio.sleep(0)
+    def is_read(number: int) -> Any:  # the model waits until the tool has read what it has written
+        return until(lambda: len(read) > min(number, 3))
 
-    events = stepped(
-        dictating(
-            "save", '{"path": "a", "text": "', "One. ", "Two. ", "Three.", '"}', until=lambda n: until(min(n, 3))
-        ),
-        save,
-    )
+    pieces = '{"path": "a", "text": "', "One. ", "Two. ", "Three.", '"}'
+    events = stepped(dictating("save", *pieces, until=is_read), save)
     assert read == ["a", "One. ", "Two. ", "Three."]
     assert contents(result(events)) == {"c1": "a: One. Two. Three."}
     order = kinds(events)
@@ -214,10 +207,8 @@ def test_an_array_is_fed_item_by_item() -> None:
             seen.append(line)
         return len(seen)
 
-    async def until(number: int) -> None:
-        async with asyncio.timeout(SECONDS):
-            while len(seen) < min(number, 2):
-                await asyncio.sleep(0)
+    def is_read(number: int) -> Any:
+        return until(lambda: len(seen) >= min(number, 2))
 
     parts = [
         '{"lines": [',
@@ -225,7 +216,7 @@ def test_an_array_is_fed_item_by_item() -> None:
         ', {"number": 2, "text": "}]\\""}',
         ', {"number": 3, "text": ""}]}',
     ]
-    events = stepped(dictating("write", *parts, until=until), write)
+    events = stepped(dictating("write", *parts, until=is_read), write)
     assert seen == [Line(1, "a"), Line(2, '}]"'), Line(3, "")]
     assert contents(result(events)) == {"c1": "3"}
 

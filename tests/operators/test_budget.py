@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +43,8 @@ from rxllm.events import (
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk, endless
 from rxllm.testing.marbles import START, check, cold, record
 from rxllm.values import ProviderPart, StreamError, Tool, assistant, message_tokens, user
-from tests.runtime.support import assert_prompt, model, until
+from tests.closing import assert_closes
+from tests.runtime.support import model
 
 NOW = Tool("now", "The time.", {"type": "object"}, handler=lambda arguments: "12")
 
@@ -59,7 +58,7 @@ def spent(limit: int, tokens: int) -> dict[str, Any]:
     return {"budget": {"tokens": limit, "tokens_spent": tokens}}
 
 
-def test_what_is_within_passes_and_is_told_what_it_was() -> None:
+def test_an_answer_within_the_budget_passes_and_says_what_it_spent() -> None:
     values: dict[str, Any] = {
         "s": MessageStarted(assistant("")),
         "t": TextDelta("1234"),
@@ -114,7 +113,7 @@ def test_a_call_that_is_cut_is_incomplete_and_is_not_run() -> None:
     assert response.message.tool_calls[0].metadata == {"error": "incomplete"}
 
 
-def test_what_the_provider_says_counts_more_than_what_was_estimated() -> None:
+def test_the_providers_count_replaces_the_estimate() -> None:
     turn = ["x" * 100, Usage(5, 10), "y" * 4]
     text = stream_generate(Fake(turn), "Hi").pipe(ops.budget(tokens=30), ops.to_response()).run()
     assert text.metadata == spent(30, 16)
@@ -192,7 +191,7 @@ def test_a_turn_that_the_provider_has_paused_is_one_that_would_go_on() -> None:
     assert (result.halted_reason, len(result.steps)) == ("budget", 1)
 
 
-def test_what_a_restart_has_made_void_was_spent() -> None:
+def test_a_restart_keeps_the_tokens_of_the_void_attempt() -> None:
     torn = ["12345678", ("error", "timeout")]
     engine = Engine(Fake(torn, "1234"), operators=[ops.restart({"base_delay": 0}), ops.budget(tokens=4)])
     response = generate(engine, "Hi").run()
@@ -211,7 +210,7 @@ def test_of_several_responses_in_one_stream_each_counts_by_itself() -> None:
     assert [end.metadata for end in ends] == [spent(4, 4)] * 2
 
 
-def test_what_a_restart_has_made_void_has_cost_what_it_did() -> None:
+def test_a_restart_keeps_the_cost_of_the_void_attempt() -> None:
     torn = ["Noo", Usage(6, 2, total_cost=0.5), ("error", "timeout")]
     fake = Fake(torn, ["Noon.", Usage(6, 2, total_cost=0.25)])
     engine = Engine(fake, operators=[ops.restart({"base_delay": 0}), dollars(1.0)])
@@ -259,7 +258,7 @@ def test_a_cut_says_nothing_of_costs_that_are_not_known_yet(caplog: pytest.LogCa
     assert caplog.text == ""
 
 
-def test_what_comes_while_it_is_being_told_is_cut_once() -> None:
+def test_an_event_during_the_cut_is_cut_once() -> None:
     source = Subject[Event]()
     seen: list[Event] = []
     ends: list[str] = []
@@ -334,23 +333,12 @@ def test_an_error_is_the_stream_s_own() -> None:
 
 
 def test_the_socket_is_closed_when_it_is_passed() -> None:
-    async def once() -> float:
-        with Loopback(Reply(endless(lambda i: chat_chunk("word "), every=0.001))) as server:
-            cut: list[float] = []
+    async def ask(server: Loopback) -> None:
+        response = await generate(model(server).with_operators(ops.budget(tokens=20)), "Hi")
+        assert (response.finish_reason, response.metadata["budget"]["tokens_spent"]) == ("length", 22)
+        assert response.output_text == "word " * 17
 
-            def note(event: Event) -> None:
-                if isinstance(event, MessageCompleted):
-                    cut.append(time.monotonic())
-
-            engine = model(server).with_operators(ops.budget(tokens=20), ops.tap(note))
-            response = await generate(engine, "Hi")
-            assert (response.finish_reason, response.metadata["budget"]["tokens_spent"]) == ("length", 22)
-            assert response.output_text == "word " * 17
-            await until(lambda: server.connections[0].closed_at is not None)
-            assert server.connections[0].closed_at is not None
-            return server.connections[0].closed_at - cut[0]
-
-    assert_prompt([asyncio.run(once()) for _ in range(5)])
+    assert_closes(ask, Reply(endless(lambda i: chat_chunk("word "))))
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.events import Event, MessageCompleted, TextDelta, UsageUpdated
+from rxllm.testing import World, simulate
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk, chat_finish
 from rxllm.values import ModelInfo, estimated_tokens
 
@@ -188,7 +189,7 @@ def test_a_chat_halts_before_the_step_that_may_pass_it() -> None:
 # What a journal has spent
 
 
-def test_what_a_journal_has_spent_counts_in_the_next_run(tmp_path: Path) -> None:
+def test_the_spending_in_a_journal_counts_in_the_next_run(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def model(request: Any) -> Any:
@@ -220,7 +221,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "cost": lambda: ops.cost(price=CENT),
     "restart": lambda: ops.restart({"base_delay": 0, "jitter": 0}),
     "retry": lambda: ops.retry_before_content({"base_delay": 0, "jitter": 0}),
-    "hedge": lambda: ops.hedge(after=0.002),
+    "hedge": lambda: ops.hedge(after=2.0),
     "limit": lambda: ops.rate_limited(concurrent=5),
     "guard": lambda: ops.guard(lambda text: None),
 }
@@ -238,7 +239,7 @@ class Paid:
         if random.random() < 0.2:
             raise rxllm.AdapterError("provider_unavailable")
         self.cents += tokens
-        await asyncio.sleep(random.choice([0, 0.001, 0.004]))
+        await asyncio.sleep(random.choice([0.0, 1.0, 4.0]))
         sent = random.randint(0, request.max_tokens)
         for _ in range(sent):
             self.cents += 1
@@ -263,22 +264,23 @@ def test_many_calls_at_once_never_pass_it(
     order: list[str], dropped: int, most: int, cents: int, place: str, seed: int
 ) -> None:
     """The documented bound is 0: every request has `max_tokens`, and the model keeps to it and to the estimate."""
-    paid = Paid(seed)
-    shared = Budget(usd=cents / 100, price=CENT)
-    kept = [name for name in order if name not in [*OPERATORS][:dropped]]
-    operators = [
-        ops.budget(shared) if name == "budget" else OPERATORS[name]()
-        for name in kept
-        if name != "budget" or place == "engine"
-    ]
-    engine = Engine(paid.__call__, operators=operators, retry=False)
 
-    @tool
-    async def ask(question: str) -> str:
-        """Ask another model."""
-        return (await generate(engine, question, max_tokens=most)).output_text
+    async def calling_at_once(world: World) -> tuple[Paid, Budget]:
+        paid = Paid(seed)
+        shared = Budget(usd=cents / 100, price=CENT)
+        kept = [name for name in order if name not in [*OPERATORS][:dropped]]
+        operators = [
+            ops.budget(shared) if name == "budget" else OPERATORS[name]()
+            for name in kept
+            if name != "budget" or place == "engine"
+        ]
+        engine = Engine(paid.__call__, operators=operators, retry=False)
 
-    async def main() -> None:
+        @tool
+        async def ask(question: str) -> str:
+            """Ask another model."""
+            return (await generate(engine, question, max_tokens=most)).output_text
+
         if place == "engine":
             await generate_many(engine, map(str, range(12)), max_tokens=most, concurrency=12).to_list()
         elif place == "pipe":
@@ -294,8 +296,9 @@ def test_many_calls_at_once_never_pass_it(
             asks = Fake([*calls, Usage(0, 0)], "Done.")
             with contextlib.suppress(StreamError):  # too small a budget for the first request of the chat
                 await chat(Engine(asks, operators=[ops.budget(shared)]), "Go", tools=[ask], max_tokens=most)
+        return paid, shared
 
-    asyncio.run(main())
+    paid, shared = simulate(calling_at_once, faults=()).value
     assert paid.cents <= cents
     assert paid.cents / 100 <= (shared.spent.usd or 0.0) + 1e-9
     assert (shared.spent.reserved, shared.spent.reserved_usd) == (0, 0.0)

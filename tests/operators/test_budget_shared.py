@@ -6,7 +6,6 @@ import asyncio
 import copy
 import pickle
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reactivex import Subject, from_iterable
 from reactivex import operators as rx
+from reactivex.testing import TestScheduler
 
 import rxllm
 from rxllm import (
@@ -60,6 +60,7 @@ from rxllm.events import (
 )
 from rxllm.testing import World, assert_operator, simulate_cancels
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk, endless
+from rxllm.testing.marbles import record
 from rxllm.values import (
     Image,
     Message,
@@ -73,9 +74,11 @@ from rxllm.values import (
     message_tokens,
     tool_result,
 )
+from tests.closing import assert_closes
 from tests.examples import examples
-from tests.runtime.support import assert_prompt, model, until
+from tests.runtime.support import model
 from tests.testing.simulated import engine_of, slowly
+from tests.waiting import wait_until
 
 ANSWER = ["Noon.", Usage(6, 2)]
 
@@ -177,7 +180,7 @@ def test_an_answer_within_its_reservation_is_never_cut_and_one_beyond_it_is_cut_
     assert whole.finish_reason == "stop"
 
 
-def test_what_a_running_call_takes_beyond_its_reservation_is_taken_from_the_others() -> None:
+def test_tokens_beyond_the_reservation_of_a_running_call_are_taken_from_the_others() -> None:
     budget = Budget(tokens=200)
     source = Subject[Event]()
 
@@ -210,7 +213,7 @@ def test_an_estimate_is_never_more_than_max_tokens() -> None:
 # Ends
 
 
-def test_what_nobody_has_stated_is_estimated_and_marked() -> None:
+def test_usage_that_nobody_has_stated_is_estimated_and_marked() -> None:
     budget, one = Budget(tokens=5000), message_tokens(user("y" * 20)) + 10
     generate(under(budget, ["x" * 40]), "y" * 20).run()
     assert budget.spent == Spending(one, calls=1, estimated=one, unpriced=1)
@@ -222,7 +225,7 @@ def test_what_nobody_has_stated_is_estimated_and_marked() -> None:
     assert budget.spent == Spending(2 * one, calls=3, estimated=2 * one, unpriced=2)
 
 
-def test_what_has_arrived_when_it_is_left_counts() -> None:
+def test_tokens_that_have_arrived_when_a_call_is_left_count() -> None:
     budget = Budget(tokens=5000)
     stream_generate(under(budget, [Usage(30, 1), "x" * 40, "never"]), "Hi").pipe(
         ops.only(TextDelta), rx.take(1), ops.tap(lambda event: None)
@@ -234,9 +237,7 @@ def test_a_call_that_is_left_before_its_first_event_counts_its_request() -> None
     budget = Budget(tokens=5000)
     fake = Fake([("delay", 5), "never"])
     subscription = stream_generate(Engine(fake, operators=[ops.budget(budget)]), "Hi").subscribe()
-    deadline = time.monotonic() + 5
-    while not fake.requests and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(lambda: fake.requests)
     assert budget.spent.reserved > 0
     subscription.dispose()
     assert budget.spent == Spending(HI, calls=1, estimated=HI, unpriced=1)
@@ -276,16 +277,18 @@ def test_each_attempt_of_a_retry_after_it_reserves_anew() -> None:
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_hedge_counts_both_in_either_order(order: int) -> None:
     budget = Budget(tokens=5000)
-    operators = [ops.budget(budget), ops.hedge(after=0.01)][::order]
+    operators = [ops.budget(budget), ops.hedge(after=1)][::order]
     late = [("delay", 5), "Late."]
-    assert generate(Engine(Fake(late, ANSWER), operators=operators), "Hi").run().output_text == "Noon."
+    answer = generate(Engine(Fake(late, ANSWER), operators=operators), "Hi")
+    (first, kind, response), *_ = record(TestScheduler(), lambda: answer)
+    assert (first, kind, response.output_text) == (1, "next", "Noon.")
     assert (budget.spent.calls, budget.spent.tokens, budget.spent.reserved) == (2, 8 + HI, 0)
 
 
 def test_a_race_counts_each_of_its_streams() -> None:
     budget = Budget(tokens=5000)
     slow, quick = under(budget, [("delay", 5), "Well."]), under(budget, ANSWER)
-    rxllm.race(stream_generate(slow, "Hi"), stream_generate(quick, "Hi")).pipe(ops.to_text()).run()
+    record(TestScheduler(), lambda: rxllm.race(stream_generate(slow, "Hi"), stream_generate(quick, "Hi")))
     assert budget.spent == Spending(8 + HI, calls=2, estimated=HI, unpriced=2)
 
 
@@ -387,8 +390,9 @@ def test_a_cost_that_is_known_afterwards_counts_and_blocks_what_follows() -> Non
 
 def test_of_many_requests_those_beyond_it_are_errors() -> None:
     budget = Budget(tokens=1000)
-    engine = Engine(Fake([("delay", 0.01), *ANSWER])).with_operators(ops.budget(budget))
-    responses = list(generate_many(engine, ["When?"] * 20, max_tokens=200, concurrency=8))
+    engine = Engine(Fake([("delay", 5), *ANSWER])).with_operators(ops.budget(budget))
+    many = generate_many(engine, ["When?"] * 20, max_tokens=200, concurrency=8)
+    responses = [value for _, kind, value in record(TestScheduler(), lambda: many) if kind == "next"]
     answered = [response for response in responses if response.error is None]
     assert [response.output_text for response in answered] == ["Noon."] * len(answered)
     assert len(responses) == 20
@@ -429,7 +433,7 @@ endings = st.sampled_from(["stop", "error", "left", "failed"])
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(endings, st.integers(0, 50), st.integers(0, 50), st.integers(0, 8)), max_size=12))
-def test_what_was_spent_is_the_sum_of_what_the_calls_report(calls: list[tuple[str, int, int, int]]) -> None:
+def test_the_spending_is_the_sum_of_the_calls_reports(calls: list[tuple[str, int, int, int]]) -> None:
     budget = Budget(tokens=10**6, usd=10.0**6, unpriced="allow")
     expected = Usage(0, 0)
     for end, before, after, eighths in calls:
@@ -480,22 +484,11 @@ def test_nothing_stays_reserved_wherever_it_is_cancelled() -> None:
 
 
 def test_the_socket_of_a_call_that_passes_it_is_closed() -> None:
-    async def once() -> float:
-        with Loopback(Reply(endless(lambda i: chat_chunk("word " * 20), every=0.001))) as server:
-            cut: list[float] = []
+    async def ask(server: Loopback) -> None:
+        response = await generate(model(server).with_operators(ops.budget(Budget(tokens=1_100))), "Hi")
+        assert response.finish_reason == "length"
 
-            def note(event: Event) -> None:
-                if isinstance(event, MessageCompleted):
-                    cut.append(time.monotonic())
-
-            engine = model(server).with_operators(ops.budget(Budget(tokens=1_100)), ops.tap(note))
-            response = await generate(engine, "Hi")
-            assert response.finish_reason == "length"
-            await until(lambda: server.connections[0].closed_at is not None)
-            assert server.connections[0].closed_at is not None
-            return server.connections[0].closed_at - cut[0]
-
-    assert_prompt([asyncio.run(once()) for _ in range(5)])
+    assert_closes(ask, Reply(endless(lambda i: chat_chunk("word " * 20))))
 
 
 def test_a_dispose_on_another_thread_settles() -> None:
@@ -503,7 +496,7 @@ def test_a_dispose_on_another_thread_settles() -> None:
     begun = threading.Event()
     engine = under(budget, ["Noon", ("delay", 60.0)])
     running = stream_generate(engine, "Hi").pipe(ops.only(TextDelta)).subscribe(lambda event: begun.set())
-    assert begun.wait(10)
+    wait_until(begun.is_set)
     running.dispose()
     assert budget.spent == Spending(HI + 1, calls=1, estimated=HI + 1, unpriced=1)
 
@@ -740,7 +733,7 @@ def test_it_goes_on_where_another_program_stopped() -> None:
     refusal(again, max_tokens=40)
 
 
-def test_what_was_reserved_when_a_program_died_is_spent() -> None:
+def test_a_reservation_of_a_program_that_died_is_spent() -> None:
     died = Spending(10, 0.5, calls=1, reserved=20, reserved_usd=0.25)
     assert Budget(tokens=100, spent=died).spent == Spending(30, 0.75, calls=1, estimated=20)
 

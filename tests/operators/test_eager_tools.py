@@ -38,6 +38,7 @@ from rxllm.events import (
 from rxllm.testing.marbles import record
 from rxllm.values import Message, Tool, ToolCall, ToolError, request_key
 from tests.operators.tools import THREAD, contents
+from tests.waiting import PATIENCE, wait_until
 
 RAN: list[str] = []
 DISPOSED: list[str] = []
@@ -149,7 +150,7 @@ def test_who_starts_early(flags: Any, eager: bool | None, starts: int) -> None:
 
 
 @pytest.mark.parametrize("options", [{"mode": "manual"}, {}])
-def test_what_is_left_to_the_caller_never_starts(options: Any) -> None:
+def test_a_call_that_is_left_to_the_caller_never_starts(options: Any) -> None:
     flags = {} if options else {"manual": True}
     assert noted([call("look"), ("delay", 5)], [slow("look", **flags)], eager=True, **options) == [
         (5, "end"),
@@ -193,7 +194,7 @@ def test_a_source_on_another_thread_runs_its_tools_after_the_response() -> None:
     source.on_next(MessageCompleted(Message("assistant"), "tool_calls"))
     assert not any(isinstance(event, ToolExecutionStarted) for event in seen)
     source.on_completed()
-    assert over.wait(5)
+    wait_until(over.is_set)
     assert isinstance(seen[-1], StepCompleted)
     assert contents(seen[-1].result) == {"look": "done"}
 
@@ -214,7 +215,7 @@ def test_a_model_can_wait_for_its_tool() -> None:
         if isinstance(event, ToolExecutionCompleted):
             ended.set()
 
-    events = rxllm.stream_step(model, "Hi", tools=[tool(name="look", handler=look, eager=True)], timeout=5)
+    events = rxllm.stream_step(model, "Hi", tools=[tool(name="look", handler=look, eager=True)], timeout=PATIENCE)
     step = events.pipe(ops.tap(see), ops.verify(), ops.to_step_result()).run()
     assert (step.response.output_text, contents(step)) == ("So.", {"look": "done"})
 

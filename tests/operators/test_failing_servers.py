@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,10 +11,10 @@ import pytest
 
 from rxllm import (
     AdapterError,
-    Engine,
     Event,
+    LLMError,
+    Stream,
     StreamError,
-    TextDelta,
     Timeouts,
     Usage,
     generate,
@@ -34,9 +35,13 @@ from rxllm.testing.loopback import (
     chat_finish,
     endless,
 )
-from tests.runtime.support import SILENT, STALLED, assert_prompt, close_times, model, now, on_loop, until, until_closed
+from tests.closing import SILENT, STALLED, assert_closes
+from tests.runtime.support import model
+from tests.waiting import until
 
-SOON = 0.1
+LATENCIES = 0.1
+"""Virtual seconds that are enough for what travels on the network."""
+
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8}
 COST = Usage(5, 3, total_tokens=8)
 WHOLE = [chat_chunk("Hel"), chat_chunk("lo"), chat_finish(usage=USAGE), DONE]
@@ -44,32 +49,25 @@ TORN = [chat_chunk("Hel"), chat_chunk("l"), Cut.RESET]
 PING = b": keep-alive\n\n"
 
 
-def pinging() -> Reply:
-    """A server that says that it is alive, and nothing else."""
-    return Reply(endless(lambda i: chat_chunk("a") if i == 0 else PING, every=0.01))
-
-
 def simulated(app: Callable[[World], Awaitable[Any]]) -> Any:
     """What `app` returns, in virtual time; at its end no connection is open, and nothing else is left behind."""
     return simulate(app, faults=()).value
 
 
-def told(events: Any) -> Callable[[Loopback], float]:
-    """When the subscriber of ``events(server)`` hears the first error, streamed or raised; the loop lives on.
+def assert_closes_at_ten_seconds(reply: Reply, ask: Callable[[Loopback], Stream[Event]]) -> None:
+    """Check that the call fails after ten virtual seconds, and that the server sees the close then."""
 
-    Once more if the time was over before there was a connection.
-    """
+    async def timing_out(world: World) -> None:
+        server = world.serve(reply)
+        with pytest.raises(LLMError) as raised:
+            await ask(server).pipe(ops.raise_errors())
+        assert raised.value.reason == "timeout"
+        assert time.monotonic() == pytest.approx(10.0, abs=LATENCIES)
+        await asyncio.sleep(1.0)
+        assert server.connections[0].closed_at == pytest.approx(10.0, abs=LATENCIES)
+        assert server.connections[0].closed_by == "client"
 
-    async def act(server: Loopback) -> float:
-        heard: list[float] = []
-        while not server.connections:
-            heard.clear()
-            subscription = events(server).pipe(ops.raise_errors()).subscribe(on_error=lambda error: heard.append(now()))
-            await until(lambda: bool(heard))
-            subscription.dispose()
-        return max(heard[0], server.connections[0].accepted_at)
-
-    return on_loop(act)
+    simulated(timing_out)
 
 
 # A connection that has timed out is closed
@@ -78,28 +76,43 @@ def told(events: Any) -> Callable[[Loopback], float]:
 @pytest.mark.parametrize("reply", [STALLED, SILENT], ids=["stalled", "silent"])
 @pytest.mark.parametrize("limit", ["idle", "total"])
 def test_the_operator_closes_a_connection_that_has_timed_out(reply: Reply, limit: str) -> None:
-    limits = {"first": SOON, limit: SOON}
-    assert_prompt(
-        close_times(told(lambda server: stream_generate(model(server), "Hi").pipe(ops.time_limits(**limits))), reply)
+    limits = {"first": 10.0, limit: 10.0}
+    assert_closes_at_ten_seconds(
+        reply, lambda server: stream_generate(model(server), "Hi").pipe(ops.time_limits(**limits))
     )
+
+
+@pytest.mark.parametrize("reply", [STALLED, SILENT], ids=["stalled", "silent"])
+@pytest.mark.parametrize("timeout", [10.0, Timeouts(first=10.0, idle=10.0), Timeouts(total=10.0)], ids=repr)
+def test_the_option_closes_a_connection_that_has_timed_out(timeout: Any, reply: Reply) -> None:
+    assert_closes_at_ten_seconds(reply, lambda server: stream_generate(model(server), "Hi", timeout=timeout))
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda server: stream_generate(model(server), "Hi", timeout=Timeouts(idle=1.0)),
+        lambda server: stream_generate(model(server), "Hi").pipe(ops.time_limits(idle=1.0)),
+    ],
+    ids=["option", "operator"],
+)
+def test_the_socket_of_a_call_that_has_timed_out_is_closed(ask: Callable[[Loopback], Stream[Event]]) -> None:
+    async def time_out(server: Loopback) -> None:
+        with pytest.raises(StreamError, match="timeout 'idle'"):
+            await ask(server).pipe(ops.raise_errors())
+
+    assert_closes(time_out)
 
 
 def test_pings_do_not_keep_a_silent_model_alive() -> None:
     """Over HTTP each is a read, which an HTTP client's own timeout takes for an answer."""
-    times: list[float] = []
-    for _ in range(3):
-        with Loopback(lambda request: pinging()) as server:
-            acted = told(lambda server: stream_generate(model(server, timeout=1.0), "Hi", timeout=SOON))(server)
-            times.append(server.connections[0].wait_closed() - acted)
-    assert_prompt(times)
+    pings = Reply(endless(lambda i: chat_chunk("a") if i == 0 else PING, every=1.0))
+    assert_closes_at_ten_seconds(
+        pings, lambda server: stream_generate(model(server, timeout=5.0), "Hi", timeout=Timeouts(first=10.0, idle=10.0))
+    )
 
 
-@pytest.mark.parametrize("timeout", [SOON, Timeouts(first=SOON, idle=SOON), Timeouts(total=SOON)], ids=repr)
-def test_so_does_the_option(timeout: Any) -> None:
-    assert_prompt(close_times(told(lambda server: stream_generate(model(server), "Hi", timeout=timeout)), rounds=3))
-
-
-def test_what_came_before_the_limit_is_kept() -> None:
+def test_content_before_the_limit_is_kept() -> None:
     async def app(world: World) -> Any:
         server = world.serve(Reply([b"".join(WHOLE[:2]), STALL]))
         return await generate(model(server), "Hi", timeout=Timeouts(idle=10.0))
@@ -117,13 +130,13 @@ def test_what_came_before_the_limit_is_kept() -> None:
 def test_a_first_content_that_is_late_is_asked_for_again() -> None:
     """The first connection is closed, the second answers."""
 
-    async def app(world: World) -> None:
+    async def asking_again(world: World) -> None:
         server = world.serve([SILENT, Reply(WHOLE)])
         response = await generate(model(server), "Hi", timeout=Timeouts(first=30.0), retry={"base_delay": 5.0})
         assert (response.output_text, len(server.requests)) == ("Hello", 2)
-        assert server.connections[0].closed_at == pytest.approx(30.0, abs=0.05)
+        assert server.connections[0].closed_at == pytest.approx(30.0, abs=LATENCIES)
 
-    simulated(app)
+    simulated(asking_again)
 
 
 def test_a_slow_answer_in_time_is_an_answer() -> None:
@@ -177,23 +190,15 @@ def test_another_server_answers_and_the_first_one_s_connection_is_closed(reply: 
 
 
 def test_a_connection_that_is_fallen_back_from_is_closed_at_once() -> None:
-    times: list[float] = []
-    for _ in range(3):
-        with Loopback(SILENT) as first, Loopback(STALLED) as second:
-            engine = model(first).with_operators(ops.time_limits(first=0.5), ops.fallback(model(second)))
+    async def falling_back(world: World) -> None:
+        first, second = world.serve(SILENT), world.serve(Reply([*WHOLE[:2], Pause(60.0), *WHOLE[2:]]))
+        engine = model(first).with_operators(ops.time_limits(first=10.0), ops.fallback(model(second)))
+        assert (await generate(engine, "Hi")).output_text == "Hello"
+        assert second.connections[0].accepted_at == pytest.approx(10.0, abs=LATENCIES)
+        assert first.connections[0].closed_at == pytest.approx(10.0, abs=LATENCIES)
+        assert first.connections[0].closed_by == "client"
 
-            async def act(first: Loopback = first, second: Loopback = second, engine: Engine = engine) -> None:
-                events: list[Event] = []
-                subscription = stream_generate(engine, "Hi").subscribe(events.append)
-                await until(lambda: bool(second.requests))
-                await until_closed(first.connections[0])
-                times.append((first.connections[0].closed_at or 0.0) - second.connections[0].accepted_at)
-                await until(lambda: TextDelta("c", "block_0") in events)
-                subscription.dispose()
-                await until(lambda: second.open_count == 0)
-
-            asyncio.run(act())
-    assert_prompt(times)
+    simulated(falling_back)
 
 
 def test_no_text_is_doubled_when_the_first_server_fails_late() -> None:
@@ -219,17 +224,17 @@ def test_a_torn_answer_begins_again_and_nothing_is_doubled(cut: Cut | None) -> N
 
 
 def test_a_stalled_answer_begins_again_and_its_connection_is_closed() -> None:
-    async def app(world: World) -> str:
+    async def beginning_again(world: World) -> str:
         server = world.serve([STALLED, Reply(b"".join(WHOLE))])
         engine = model(server).with_operators(ops.restart({"base_delay": 1.0, "jitter": 0.0}))
         text = (await generate(engine, "Hi", timeout=Timeouts(idle=30.0))).output_text
-        assert server.connections[0].closed_at == pytest.approx(30.0, abs=0.05)
+        assert server.connections[0].closed_at == pytest.approx(30.0, abs=LATENCIES)
         return text
 
-    assert simulated(app) == "Hello"
+    assert simulated(beginning_again) == "Hello"
 
 
-def test_disposed_while_it_waits_to_begin_again() -> None:
+def test_a_call_that_is_left_before_it_begins_again_sends_no_second_request() -> None:
     with Loopback([Reply(TORN), Reply(WHOLE)]) as server:
 
         async def act() -> None:

@@ -573,7 +573,7 @@ def test_of_many_threads_one_tries() -> None:
         (lambda: ops.circuit_breaker(on_change="print"), "on_change"),  # pyright: ignore[reportArgumentType]
     ],
 )
-def test_what_makes_no_sense_is_refused(make: Callable[[], Any], name: str) -> None:
+def test_invalid_arguments_are_refused(make: Callable[[], Any], name: str) -> None:
     with pytest.raises(ValidationError) as caught:
         make()
     assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", (name,))

@@ -8,7 +8,8 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import reactivex
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reactivex import Subject
+from reactivex import Observable, Subject
 from reactivex import operators as rx
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
 from reactivex.testing import TestScheduler
@@ -26,27 +27,21 @@ from rxllm import AdapterError, Engine, Fake, StreamError, ToolCall, session, st
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, Event, MessageCompleted, StepRestarted, TextDelta
 from rxllm.runtime import Stream
+from rxllm.runtime.back_pressure import Endings
 from rxllm.runtime.portal import portal
+from rxllm.testing import World, simulate
 from rxllm.testing import record as record_file
 from rxllm.testing.loopback import Loopback
 from rxllm.testing.marbles import check, cold, record
 from rxllm.values import Message, Response, Session, Thread, ValidationError, user
+from tests.closing import STALLED, assert_closes
 from tests.examples import examples
 from tests.operators.threads import together
-from tests.runtime.support import (
-    BEGIN,
-    PATIENCE,
-    STALLED,
-    assert_prompt,
-    finished,
-    model,
-    script,
-    until,
-    until_closed,
-)
+from tests.runtime.support import BEGIN, finished, model, script
+from tests.waiting import PATIENCE, turns, until, wait_until
 
 THREAD = Thread((user("Hi"),))
-ENDLESS = ["Once", " upon", ("delay", 60), " a time"]
+ENDLESS = ["Once", " upon", ("delay", 3600), " a time"]
 VALUES: dict[str, Any] = {
     "H": TextDelta("H"),
     "i": TextDelta("i"),
@@ -74,7 +69,7 @@ class Ends:
         return [(result.output_text, outcome) for result, outcome in self.calls]
 
     def wait(self) -> Ends:
-        assert self.called.wait(PATIENCE)
+        wait_until(self.called.is_set)
         return self
 
 
@@ -179,7 +174,8 @@ async def left_by_cancel(events: Stream[Event]) -> None:
 
 async def left_by_a_timeout(events: Stream[Event]) -> None:
     with pytest.raises(TimeoutError):
-        await asyncio.wait_for(events, 0.1)
+        async with asyncio.timeout(None) as limit:
+            await events.do_action(lambda event: limit.reschedule(0.0) if is_last(event) else None)
 
 
 async def left_by_take(events: Stream[Event]) -> None:
@@ -294,7 +290,7 @@ def test_a_dispose_returns_before_the_function_is_called() -> None:
     seen = threading.Event()
     events = stream_generate(Fake(ENDLESS), "A story!").pipe(ops.finally_result(end))
     subscription = events.subscribe(lambda event: seen.set())
-    seen.wait(PATIENCE)
+    wait_until(seen.is_set)
     subscription.dispose()
     assert ends.calls == []
     free.set()
@@ -324,14 +320,21 @@ def test_a_subscriber_that_raises_ends_it_too() -> None:
 
 
 def test_nothing_is_emitted_after_a_dispose() -> None:
-    ends, seen = Ends(), list[Any]()
+    ends, seen, free = Ends(), list[Any](), asyncio.Event()
+
+    async def story(request: Any, call: Any) -> AsyncIterator[Event]:
+        yield TextDelta("a")
+        await free.wait()
+        yield TextDelta("b")
 
     async def main() -> None:
-        events = stream_generate(Fake(["a", ("delay", 0.01), "b"]), "Hi").pipe(ops.finally_result(ends))
+        events = stream_generate(story, "Hi").pipe(ops.finally_result(ends))
         subscription = events.subscribe(seen.append, seen.append, lambda: seen.append("end"))
         await until(lambda: len(seen) == 2)
         subscription.dispose()
-        await asyncio.sleep(0.05)
+        free.set()
+        await until(ends.called.is_set)
+        await turns()
 
     asyncio.run(main())
     assert len(seen) == 2
@@ -358,30 +361,15 @@ def test_a_source_of_another_thread_ends_on_the_calls_loop(end: str) -> None:
 
 
 def test_when_it_is_called_after_a_dispose_the_server_sees_the_close() -> None:
-    times: list[float] = []
-
-    async def main(server: Loopback) -> None:
+    async def leave(server: Loopback) -> None:
         ends, seen = Ends(), list[Event]()
-
-        def end(result: Any, outcome: str) -> None:
-            times.append(asyncio.get_running_loop().time())
-            ends(result, outcome)
-
-        events = stream_generate(model(server), "Hi").pipe(ops.finally_result(end))
-        subscription = events.subscribe(seen.append)
+        subscription = stream_generate(model(server), "Hi").pipe(ops.finally_result(ends)).subscribe(seen.append)
         await until(lambda: bool(seen) and getattr(seen[-1], "delta", "") == "c")
         subscription.dispose()
         await until(ends.called.is_set)
         assert ends.texts == [("abc", "cancelled")]
-        await until_closed(server.connections[0])
 
-    closes: list[float] = []
-    for _ in range(5):
-        with Loopback(STALLED) as server:
-            asyncio.run(main(server))
-            closes.append(server.connections[0].wait_closed() - times.pop())
-            assert server.connections[0].closed_by == "client"
-    assert_prompt(closes)
+    assert_closes(leave)
 
 
 @settings(deadline=None, max_examples=examples(50))
@@ -400,18 +388,18 @@ def test_it_is_called_once_however_many_threads_dispose_it_as_it_ends(pieces: in
     ends.wait()
     done = threading.Event()
     portal().loop.call_soon_threadsafe(done.set)  # behind a second call, if there were one
-    assert done.wait(PATIENCE)
+    wait_until(done.is_set)
     [(response, outcome)] = ends.calls
     assert outcome in ("completed", "cancelled")
     assert response.output_text == "x" * pieces or outcome == "cancelled"
 
 
 SAVE = """
-import time
 def save(response, outcome):
     print(outcome, response.output_text, flush=True)
 async def save_slowly(response, outcome):
-    await asyncio.sleep(0.3)
+    while threading.main_thread().is_alive():  # until the interpreter exits
+        await asyncio.sleep(0)
     save(response, outcome)
 def stream(fn):
     return stream_generate(engine, "Hi").pipe(ops.finally_result(fn))
@@ -427,7 +415,7 @@ def stream(fn):
         "items = iter(stream({0}))\nwhile getattr(next(items), 'delta', '') != 'c': pass",
         "seen = threading.Event()\n"
         "subscription = stream({0}).subscribe(lambda event: getattr(event, 'delta', '') == 'c' and seen.set())\n"
-        "seen.wait(20)\nsubscription.dispose()",
+        "seen.wait()\nsubscription.dispose()",
     ],
     ids=["a for that is left", "an abandoned iterator", "a subscription"],
 )
@@ -454,7 +442,7 @@ def test_an_async_function_is_waited_for_before_the_end() -> None:
     saved: list[str] = []
 
     async def save(response: Response[Any], outcome: str) -> None:
-        await asyncio.sleep(0.01)
+        await turns(1000)
         saved.append(f"{outcome} {response.output_text}")
 
     async def main() -> None:
@@ -467,9 +455,10 @@ def test_an_async_function_is_waited_for_before_the_end() -> None:
 
 
 def test_an_async_function_goes_on_when_the_stream_is_disposed_meanwhile() -> None:
-    saved, free = list[str](), asyncio.Event()
+    saved, begun, free = list[str](), asyncio.Event(), asyncio.Event()
 
     async def save(response: Response[Any], outcome: str) -> None:
+        begun.set()
         await free.wait()
         gc.collect()
         saved.append(outcome)
@@ -478,21 +467,22 @@ def test_an_async_function_goes_on_when_the_stream_is_disposed_meanwhile() -> No
         ended: list[str] = []
         events = stream_generate(Fake("Hi"), "Hello").pipe(ops.finally_result(save))
         subscription = events.subscribe(None, None, lambda: ended.append("end"))
-        await asyncio.sleep(0.05)
+        await until(begun.is_set)
         subscription.dispose()
         free.set()
         await until(lambda: bool(saved))
+        await turns()
         assert (saved, ended) == (["completed"], [])
 
     asyncio.run(main())
 
 
 def test_a_reader_that_is_cancelled_while_the_function_runs_goes_on_when_it_is_done() -> None:
-    saved: list[str] = []
+    saved, begun, free = list[str](), asyncio.Event(), asyncio.Event()
 
     async def save(response: Response[Any], outcome: str) -> None:
         begun.set()
-        await asyncio.sleep(0.05)
+        await free.wait()
         saved.append(outcome)
 
     async def read(events: Stream[Event]) -> None:
@@ -503,47 +493,71 @@ def test_a_reader_that_is_cancelled_while_the_function_runs_goes_on_when_it_is_d
 
     async def main() -> None:
         reader = asyncio.ensure_future(read(stream_generate(Fake("Hi"), "Hello").pipe(ops.finally_result(save))))
-        await asyncio.wait_for(begun.wait(), PATIENCE)
+        await until(begun.is_set)
         reader.cancel()
+        await turns()
+        assert not reader.done()
+        free.set()
         with pytest.raises(asyncio.CancelledError):
             await reader
 
-    begun = asyncio.Event()
     asyncio.run(main())
 
 
-def disposed_slowly(source: Stream[Event]) -> Stream[Event]:
-    def subscribe(observer: Any, scheduler: Any = None) -> Any:
-        subscription = source.subscribe(observer, scheduler=scheduler)
-        return CompositeDisposable(Disposable(lambda: time.sleep(0.005)), subscription)
-
-    return Stream(subscribe)
-
-
+@pytest.mark.parametrize("is_first", [True, False], ids=["the loop is first", "the reader is first"])
 @pytest.mark.parametrize("read", [lambda events: events.run(), list], ids=["run", "for"])
-def test_a_reader_waits_while_its_stream_is_still_being_disposed_on_the_loop(read: Any, tmp_path: Path) -> None:
-    saved: list[str] = []
-    for number in range(20):  # the reader's own dispose may be first
-        tape = tmp_path / f"{number}.jsonl"
-        save = ops.finally_result(lambda response, outcome: saved.append(outcome))
-        events = stream_generate(Fake(ENDLESS), "A story!").pipe(save, record_file(tape), disposed_slowly)
-        read(events.take(2))
-        assert saved == ["cancelled"] * (number + 1)
-        assert '"disposed": true' in tape.read_text()
+def test_a_reader_waits_while_its_stream_is_still_being_disposed_on_the_loop(
+    read: Any, is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, saved, tape = threading.Event(), list[str](), tmp_path / "tape.jsonl"
+    wait = Endings.wait_blocking
+
+    def begin_to_wait(endings: Endings, loop: asyncio.AbstractEventLoop) -> None:
+        waits.set()
+        wait(endings, loop)
+
+    def hold() -> None:
+        """Hold the loop up until the reader waits, be it in its dispose, or before it."""
+        if threading.current_thread() is portal().thread:
+            wait_until(waits.is_set)
+
+    def held(source: Observable[Event]) -> Stream[Event]:
+        def subscribe(observer: Any, scheduler: Any = None) -> Any:
+            def complete() -> None:
+                observer.on_completed()
+                hold()
+
+            subscription = source.subscribe(observer.on_next, observer.on_error, complete, scheduler=scheduler)
+            return CompositeDisposable(Disposable(hold), subscription)
+
+        return Stream(subscribe)
+
+    monkeypatch.setattr(Endings, "wait_blocking", begin_to_wait)
+    save = ops.finally_result(lambda response, outcome: saved.append(outcome))
+    take = [held, rx.take(2)] if is_first else [rx.take(2), held]
+    read(stream_generate(Fake(ENDLESS), "A story!").pipe(save, record_file(tape), *take))
+    assert saved == ["cancelled"]
+    assert '"disposed": true' in tape.read_text()
 
 
 @pytest.mark.parametrize("pieces", [["Once"], ENDLESS])
-def test_a_function_that_exits_keeps_no_reader(pieces: list[Any]) -> None:
+def test_a_function_that_exits_keeps_no_reader(pieces: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+
+    def wait_and_note(running: list[Any], timeout: float) -> None:
+        kept.extend(wait(running, timeout).not_done)
+
     def leave(response: Response[Any], outcome: str) -> None:
         raise SystemExit(3)
 
-    answer, began = stream_generate(Fake(pieces), "A story!"), time.monotonic()
+    monkeypatch.setattr("rxllm.runtime.back_pressure.wait", wait_and_note)
+    answer = stream_generate(Fake(pieces), "A story!")
     with contextlib.suppress(SystemExit), rxllm.to_iter(answer.pipe(ops.finally_result(leave))) as events:
         next(events)
-    assert time.monotonic() - began < PATIENCE
+    assert kept == []
 
 
-def test_what_it_returns_may_be_a_stream(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_function_may_return_a_stream(caplog: pytest.LogCaptureFixture) -> None:
     fake = Fake("A greeting.")
 
     def summarize(response: Response[Any], outcome: str) -> Stream[Response[Any]]:
@@ -572,25 +586,28 @@ def test_its_exceptions_are_logged(fn: Any, caplog: pytest.LogCaptureFixture) ->
     assert entry.exc_info is not None
 
 
-def test_an_async_function_may_not_take_for_ever(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rxllm.operators._finally_result.SECONDS", 0.02)
-
+def test_an_async_function_may_not_take_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     async def hang(result: Any, outcome: str) -> None:
         await asyncio.Event().wait()
 
-    stream_generate(Fake("Hi"), "Hello").pipe(ops.finally_result(hang)).run()
-    assert "it took longer than 0.02 s" in caplog.text
+    async def hanging(world: World) -> None:
+        await stream_generate(Fake("Hi"), "Hello").pipe(ops.finally_result(hang))
+        assert time.monotonic() == pytest.approx(30.0)
+
+    simulate(hanging, faults=())
+    assert "it took longer than 30 s" in caplog.text
 
 
 def test_the_end_of_the_loop_cancels_an_async_function_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    begun: list[str] = []
+
     async def save(result: Any, outcome: str) -> None:
+        begun.append(outcome)
         await asyncio.Event().wait()
 
     async def main() -> None:
         stream_generate(Fake(ENDLESS), "A story!").pipe(ops.finally_result(save)).subscribe().dispose()
-        await asyncio.sleep(0.01)
+        await until(lambda: begun)
 
     asyncio.run(main())
     assert "was cancelled, because the event loop ended" in caplog.text
@@ -611,11 +628,11 @@ def test_an_async_function_that_the_end_of_the_loop_cancels_before_it_begins_is_
 
 
 def test_the_end_of_the_loop_is_a_failure_while_the_model_is_silent() -> None:
-    ends = Ends()
+    ends, seen = Ends(), list[Event]()
 
     async def main() -> None:
-        stream_generate(Fake(ENDLESS), "A story!").pipe(ops.finally_result(ends)).subscribe(lambda _: None, print)
-        await asyncio.sleep(0.01)
+        stream_generate(Fake(ENDLESS), "A story!").pipe(ops.finally_result(ends)).subscribe(seen.append, print)
+        await until(lambda: len(seen) == 3)
 
     asyncio.run(main())
     assert ends.texts == [("Once upon", "failed")]
@@ -671,7 +688,7 @@ def test_a_chat_that_is_disposed_in_its_first_step_has_a_result() -> None:
         (print, ops.text(), "fold", "it emitted 0 items, not one"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fn: Any, fold: Any, name: str, fault: str) -> None:
+def test_invalid_arguments_are_refused(fn: Any, fold: Any, name: str, fault: str) -> None:
     with pytest.raises(ValidationError) as caught:
         ops.finally_result(fn, fold)
     assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", (name,))
@@ -707,7 +724,7 @@ class TestReadersGoOnWhenItIsDone:
             saved.append((outcome, response.output_text))
 
         async def save_later(response: Response[Any], outcome: str) -> None:
-            await asyncio.sleep(0.02)
+            await turns(1000)
             save(response, outcome)
 
         events = stream_generate(Fake(ENDLESS), "Hi")
@@ -735,8 +752,9 @@ class TestReadersGoOnWhenItIsDone:
             assert len(saved) == 2
             assert [text async for text in self.story(saved, is_async).take(2)] == ["Once", " upon"]
             assert len(saved) == 3
-            task = asyncio.ensure_future(self.story(saved, is_async))
-            await asyncio.sleep(0.02)
+            texts: list[str] = []
+            task = asyncio.ensure_future(self.story(saved, is_async).do_action(texts.append))
+            await until(lambda: len(texts) == 2)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from reactivex import Subject, of
 from reactivex.subject import BehaviorSubject
 from reactivex.testing import ReactiveTest, TestScheduler
 
-from rxllm import Fake, TextDelta, from_async_iter, stream_generate, to_iter
+from rxllm import Fake, TextDelta, from_async_iter, generate, stream_generate, to_iter
 from rxllm import operators as ops
 from rxllm.runtime import LIMIT, Gate, current_gate
 from rxllm.testing import assert_operator
@@ -23,9 +22,11 @@ from rxllm.testing.loopback import Loopback, Reply, endless
 from rxllm.testing.marbles import START, cold, parse, record
 from rxllm.testing.virtual_time import Clock
 from rxllm.values import StreamError, ValidationError
+from tests.closing import assert_closes
 from tests.operators.consumer import Consumer
-from tests.runtime.support import BOUND, model
-from tests.runtime.test_back_pressure import CHUNKS, LONG, is_held_back
+from tests.operators.support import LENGTH, LONG, assert_held_back
+from tests.runtime.support import model
+from tests.waiting import turns, until, wait_until
 
 BOOLEANS = {"T": True, "F": False}
 NO = ValueError("no")
@@ -69,7 +70,7 @@ def test_the_error_of_its_stream_passes_at_once() -> None:
 
 
 @pytest.mark.parametrize("while_open", ["T-F-|", "----|"])
-def test_what_can_never_open_ends_with_an_error(while_open: str) -> None:
+def test_a_gate_that_can_never_open_ends_with_an_error(while_open: str) -> None:
     scheduler = TestScheduler()
     items, switch = cold(scheduler, "-----a-b-|", {}), cold(scheduler, while_open, BOOLEANS)
     ((tick, kind, error),) = record(scheduler, lambda: items.pipe(ops.gate(switch)))
@@ -78,7 +79,7 @@ def test_what_can_never_open_ends_with_an_error(while_open: str) -> None:
     assert items.subscriptions == [ReactiveTest.subscribe(START, START + 4)]
 
 
-def test_what_never_opens_does_not_begin_its_source() -> None:
+def test_a_gate_that_never_opens_does_not_begin_its_source() -> None:
     items: Subject[int] = Subject()
     errors: list[Any] = []
     items.pipe(ops.gate(of(False))).subscribe(on_error=errors.append)
@@ -114,7 +115,7 @@ def test_closing_it_inside_on_next_holds_the_next_one() -> None:
         assert seen == list(range(count))
 
 
-def test_what_comes_while_on_next_runs_comes_next() -> None:
+def test_an_item_that_comes_while_on_next_runs_comes_next() -> None:
     items, seen = Subject[int](), list[int]()
     ended: list[bool] = []
 
@@ -168,7 +169,7 @@ def test_arguments_of_another_kind_are_refused_at_once(make: Any, fault: str) ->
 
 
 @pytest.mark.parametrize("item", ["off", 1, None])
-def test_what_is_not_a_boolean_is_an_error_and_opens_nothing(item: Any) -> None:
+def test_an_item_that_is_not_a_boolean_is_an_error_and_opens_nothing(item: Any) -> None:
     switch: Subject[Any] = Subject()
     consumer = Consumer(ops.gate(switch))
     consumer.say("waiting")
@@ -225,11 +226,16 @@ def test_a_source_that_can_wait_does() -> None:
         for count in range(1, 501):
             yield count
 
+    async def others() -> Any:
+        for number in range(1000):
+            yield number
+
     from_async_iter(numbers).pipe(ops.gate(switch, maxsize=8)).subscribe(seen.append, on_completed=finished.set)
-    time.sleep(0.05)
+    wait_until(lambda: count == 8)
+    assert len(list(from_async_iter(others))) == 1000  # on the same loop
     assert (count, seen) == (8, [])
     switch.on_next(True)
-    assert finished.wait(20)
+    wait_until(finished.is_set)
     assert seen == list(range(1, 501))
 
 
@@ -239,11 +245,12 @@ def test_a_closed_gate_holds_the_server_back() -> None:
         events = stream_generate(model(server), "Hi").pipe(ops.gate(switch), ops.text())
         events.subscribe(texts.append, on_completed=ended.set)
         server.wait_requests(1)
-        assert is_held_back(server)
+        generate(model(server), "Hi").run()
+        assert_held_back(server)
         assert texts == []
         switch.on_next(True)
-        assert ended.wait(20)
-    assert sum(map(len, texts)) == CHUNKS * 4000
+        wait_until(ended.is_set)
+    assert sum(map(len, texts)) == LENGTH
 
 
 def test_a_source_that_schedules_item_after_item_waits_too() -> None:
@@ -263,21 +270,20 @@ def test_a_call_behind_it_does_not_wait_for_it() -> None:
         yield "Why?"
 
     async def answer() -> Any:
-        while switch.value:
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
+        await until(lambda: not switch.value)
+        await turns()
         for number in range(200):
             yield number
         answered.set()
 
     answering = from_async_iter(questions).pipe(ops.gate(switch, 1)).flat_map(lambda _: from_async_iter(answer))
     subscription = answering.subscribe(answers.append)
-    assert answered.wait(5)
+    wait_until(answered.is_set)
     subscription.dispose()
     assert answers == list(range(200))
 
 
-def test_what_follows_a_release_is_behind_the_readers_gate() -> None:
+def test_a_source_after_a_release_is_behind_the_readers_gate() -> None:
     gates: list[Any] = []
     opened = reactivex.timer(0.02).map(lambda _: True)
     after = reactivex.defer(lambda _: gates.append(current_gate()) or of(2))
@@ -291,20 +297,21 @@ def test_a_slow_reader_behind_an_open_gate_holds_the_server_back() -> None:
         events = stream_generate(model(server), "Hi").pipe(ops.gate(of(True)))
         with to_iter(events, maxsize=8) as items:
             first = next(items)
-            assert is_held_back(server)
+            generate(model(server), "Hi").run()
+            assert_held_back(server)
             deltas = [event.delta for event in (first, *items) if isinstance(event, TextDelta)]
-    assert sum(map(len, deltas)) == CHUNKS * 4000
+    assert sum(map(len, deltas)) == LENGTH
 
 
 def test_a_dispose_of_a_closed_gate_closes_the_connection() -> None:
-    with Loopback(Reply(endless())) as server:
-        subscription = stream_generate(model(server), "Hi").pipe(ops.gate(BehaviorSubject(False))).subscribe()
-        server.wait_requests(1)
-        time.sleep(0.05)
-        before = time.perf_counter()
+    def leave(server: Loopback) -> None:
+        held: list[Any] = []
+        events = stream_generate(model(server), "Hi").pipe(ops.tap(held.append), ops.gate(BehaviorSubject(False)))
+        subscription = events.subscribe()
+        wait_until(lambda: held)
         subscription.dispose()
-        server.connections[0].wait_closed()
-        assert time.perf_counter() - before < BOUND
+
+    assert_closes(leave, Reply(endless()))
 
 
 def test_a_release_goes_on_as_the_reader_takes_items() -> None:
@@ -328,8 +335,7 @@ def test_a_stream_of_booleans_does_not_wait_for_the_reader() -> None:
 
     with to_iter(stream_generate(Fake("Hi"), "Hello").pipe(ops.gate(from_async_iter(booleans))), maxsize=1) as items:
         next(items)
-        time.sleep(0.05)
-        assert len(switched) == 20
+        wait_until(lambda: len(switched) == 20)
         assert len(list(items)) == 3
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -29,16 +29,15 @@ from rxllm.testing.loopback import (
     STALL,
     Loopback,
     Reply,
-    chat,
     chat_chunk,
     chat_event,
     chat_finish,
 )
 from rxllm.testing.marbles import record
-from tests.runtime.support import assert_prompt, close_times, model, now, on_loop, until
-
-SLOWLY = 0.02
-"""Seconds that a check takes where a tool must not overtake it."""
+from tests.closing import SILENT, also_next, assert_closed, assert_closes, next_call
+from tests.operators.support import LONG, assert_held_back
+from tests.runtime.support import model
+from tests.waiting import turns, until, wait_until
 
 
 def no_secret(text: str) -> bool:
@@ -46,12 +45,12 @@ def no_secret(text: str) -> bool:
 
 
 async def no_secret_later(text: str) -> bool:
-    await asyncio.sleep(SLOWLY)
+    await turns()  # a tool must not overtake it
     return "secret" not in text
 
 
 def no_secret_as_stream(text: str) -> Any:
-    return timer(SLOWLY).pipe(rx.map(lambda _: no_secret(text)))
+    return timer(0.02).pipe(rx.map(lambda _: no_secret(text)))
 
 
 every_check = pytest.mark.parametrize("check", [no_secret, no_secret_later, no_secret_as_stream])
@@ -71,7 +70,7 @@ wherever = pytest.mark.parametrize("guarded", [inside, outside])
 
 
 class Tools:
-    """A tool that notes its calls."""
+    """A tool that notes its calls, which have the numbers `x`."""
 
     def __init__(self) -> None:
         self.calls: list[int] = []
@@ -84,6 +83,10 @@ class Tools:
 
         return [look]
 
+    def call_last(self) -> None:
+        """Have another chat call the tool with 9: what is not called before that is not called."""
+        rxllm.chat(Fake(ToolCall("c9", "look", {"x": 9}), "Done."), "Hi", tools=self.all()).run()
+
 
 # Chats
 
@@ -94,8 +97,8 @@ def test_no_tool_of_a_step_that_trips_runs(guarded: Guarded, check: Any) -> None
     tools = Tools()
     fake = Fake(["Fine. The secret is out. ", ToolCall("c1", "look")], "Done.")
     events = list(guarded(fake, check, tools.all()))
-    time.sleep(2 * SLOWLY)
-    assert tools.calls == []
+    tools.call_last()
+    assert tools.calls == [9]
     assert len(fake.requests) == 1
     assert "".join(event.delta for event in events if isinstance(event, TextDelta)) == "Fine. "
     assert not any(isinstance(event, ToolCallCompleted | ToolExecutionStarted) for event in events)
@@ -109,8 +112,8 @@ def test_a_later_steps_tools_wait_too(guarded: Guarded, check: Any) -> None:
     tools = Tools()
     fake = Fake(["Fine.", ToolCall("c1", "look", {"x": 1})], ["A secret.", ToolCall("c2", "look", {"x": 2})], "Done.")
     guarded(fake, check, tools.all()).run()
-    time.sleep(2 * SLOWLY)
-    assert tools.calls == [1]
+    tools.call_last()
+    assert tools.calls == [1, 9]
 
 
 @every_check
@@ -132,7 +135,7 @@ def test_tools_outside_wait_for_text_without_an_end() -> None:
         assert tools.calls == calls
 
 
-def test_what_a_chat_keeps_is_what_was_shown() -> None:
+def test_a_chat_keeps_only_the_text_that_was_shown() -> None:
     engine = Engine(Fake("Fine. The secret is out. More."), operators=[ops.guard(no_secret)])
     result = rxllm.chat(engine, "Hi").run()
     assert result.final_response is not None
@@ -191,10 +194,10 @@ def test_it_is_read_in_every_way(check: Any) -> None:
     assert rxllm.generate(engine, "Hi").run().output_text == "One. Two."
     done = threading.Event()
     rxllm.generate(engine, "Hi").subscribe(on_completed=done.set)
-    assert done.wait(10)
+    wait_until(done.is_set)
 
 
-def test_what_is_released_is_released_on_the_loop_of_the_call() -> None:
+def test_text_is_released_on_the_loop_of_the_call() -> None:
     threads = set[int]()
 
     def other_thread(text: str) -> Any:
@@ -209,24 +212,18 @@ def test_what_is_released_is_released_on_the_loop_of_the_call() -> None:
 
 
 def test_a_check_that_never_ends_slows_the_source_down() -> None:
-    body = (item for number in range(100_000) for item in [chat_chunk("Text. " * 500)])
-
     async def never(text: str) -> None:
         await asyncio.Event().wait()
 
     async def main(server: Loopback) -> None:
         subscription = rxllm.stream_generate(model(server), "Hi").pipe(ops.guard(never)).subscribe()
-        await until(lambda: bool(server.connections) and server.connections[0].bytes_sent > 0)
-        (connection,) = server.connections
-        sent = -1
-        while sent != connection.bytes_sent:
-            sent = connection.bytes_sent
-            await asyncio.sleep(0.2)
+        await until(lambda: server.connections)
+        await rxllm.generate(model(server), "Hi")
+        assert_held_back(server)
         subscription.dispose()
-        await until(lambda: connection.closed_at is not None)
-        assert sent < 30_000_000  # of 300
+        await until(lambda: server.connections[0].closed_by == "client")
 
-    with Loopback(Reply(body)) as server:
+    with Loopback(LONG) as server:
         asyncio.run(main(server))
 
 
@@ -290,24 +287,21 @@ def test_a_slow_reader_still_slows_the_source_behind_a_guard() -> None:
 # Sockets
 
 
+def assert_all_closed(*servers: Loopback) -> None:
+    for server in servers:
+        next_call(server).run()
+        *connections, _ = server.connections
+        for connection in connections:
+            assert_closed(connection)
+
+
 @pytest.mark.parametrize("check", [no_secret, no_secret_later])
 def test_a_trip_closes_the_models_socket(check: Any) -> None:
-    async def act(server: Loopback) -> float:
-        tripped_at = list[float]()
-
-        async def timed(text: str) -> bool:
-            verdict = check(text)
-            verdict = verdict if isinstance(verdict, bool) else await verdict
-            if not verdict:
-                tripped_at.append(now())
-            return verdict
-
-        response = await rxllm.generate(Engine(model(server).adapter, "m", operators=[ops.guard(timed)]), "Hi")
+    async def trip(server: Loopback) -> None:
+        response = await rxllm.generate(model(server).with_operators(ops.guard(check)), "Hi")
         assert response.output_text == "Fine. "
-        return tripped_at[0]
 
-    reply = Reply([chat_chunk("Fine. "), chat_chunk("A secret. "), chat_chunk("M"), STALL])
-    assert_prompt(close_times(on_loop(act), reply))
+    assert_closes(trip, Reply([chat_chunk("Fine. "), chat_chunk("A secret. "), chat_chunk("M"), STALL]))
 
 
 def with_call(text: str) -> list[Any]:
@@ -318,52 +312,36 @@ def with_call(text: str) -> list[Any]:
 
 @wherever
 def test_a_trip_in_a_later_step_of_a_chat_closes_its_socket(guarded: Guarded) -> None:
-    tools, tripped_at = Tools(), list[float]()
+    tools = Tools()
 
-    def check(text: str) -> bool:
-        if "secret" in text:
-            tripped_at.append(now())
-        return "secret" not in text
-
-    def act(server: Loopback) -> float:
-        tripped_at.clear()
-        tools.calls.clear()
-        events = list(guarded(model(server).adapter, check, tools.all()))
-        server.wait_until(lambda: server.open_count == 0)
+    steps = [Reply(with_call("Let me see.")), Reply([chat_chunk("A secret. "), chat_chunk("M"), STALL])]
+    with Loopback(also_next(steps)) as server:
+        events = list(guarded(model(server).adapter, no_secret, tools.all()))
         assert len(server.requests) == 2
         assert tools.calls == [0]
         assert any(isinstance(event, ErrorEvent) for event in events)
-        return tripped_at[0]
+        assert_all_closed(server)
 
-    times: list[float] = []
-    for _ in range(5):
-        script = [Reply(with_call("Let me see.")), Reply([chat_chunk("A secret. "), chat_chunk("M"), STALL])]
-        with Loopback(script) as server:
-            acted = act(server)
-            times.append(server.connections[-1].wait_closed() - acted)
-    assert_prompt(times)
+
+@contextlib.contextmanager
+def guarded_servers() -> Iterator[tuple[Loopback, Loopback]]:
+    """A model that says a few sentences, and a small one, for the checks, that says nothing."""
+    main = Reply([chat_chunk("A secret.\nTwo.\nThree.\n4"), STALL])
+    with Loopback(also_next(main)) as talking, Loopback(also_next(SILENT)) as silent:
+        yield talking, silent
 
 
 def test_a_dispose_closes_the_model_and_the_guards_that_are_models() -> None:
-    times: list[float] = []
-    for _ in range(5):
-        with (
-            Loopback(Reply([*chat("One.\nTwo.\nThree.\n")[:1], STALL])) as main,
-            Loopback(Reply(before=STALL)) as small,
-        ):
-            judge = model(small)
+    with guarded_servers() as (main, small):
+        judge = model(small)
 
-            def check(text: str, judge: Any = judge) -> Any:
-                return rxllm.generate(judge, f"Is this fine? {text}").map(
-                    lambda response: response.output_text == "yes"
-                )
+        def check(text: str) -> Any:
+            return rxllm.generate(judge, f"Is this fine? {text}").map(lambda response: response.output_text == "yes")
 
-            subscription = rxllm.stream_generate(model(main), "Hi").pipe(ops.guard(check)).subscribe()
-            small.wait_requests(2)
-            acted = now()
-            subscription.dispose()
-            times += [each.wait_closed() - acted for each in (*main.connections, *small.connections)]
-    assert_prompt(times)
+        subscription = rxllm.stream_generate(model(main), "Hi").pipe(ops.guard(check)).subscribe()
+        small.wait_requests(2)
+        subscription.dispose()
+        assert_all_closed(main, small)
 
 
 def test_a_small_model_is_a_guard() -> None:
@@ -381,27 +359,19 @@ def test_a_small_model_is_a_guard() -> None:
 
 
 def test_a_trip_closes_the_guards_that_still_run() -> None:
-    def act(main: Loopback, small: Loopback) -> float:
-        tripped_at = list[float]()
+    async def check(text: str) -> bool:
+        if "secret" in text:
+            await until(lambda: len(small.requests) == 2)
+            return False
+        await rxllm.generate(model(small), text)
+        return True
 
-        def check(text: str) -> Any:
-            if "secret" not in text:
-                return rxllm.generate(model(small), text).map(lambda response: True)
-            return timer(0.05).pipe(rx.map(lambda _: tripped_at.append(now()) or False))
-
-        stopped = rxllm.stream_generate(model(main), "Hi").pipe(ops.guard(check, max_lag=0.5))
-        with rxllm.to_iter(stopped) as items:
-            list(items)
-        return tripped_at[0]
-
-    with (
-        Loopback(Reply([chat_chunk("A secret.\nTwo.\nThree.\n4"), STALL])) as main,
-        Loopback(Reply(before=STALL)) as small,
-    ):
-        acted = act(main, small)
-        assert main.connections[0].wait_closed() - acted < 0.5
-        for connection in small.connections:
-            connection.wait_closed()
+    with guarded_servers() as (main, small):
+        guarded = rxllm.stream_generate(model(main), "Hi").pipe(ops.guard(check, max_lag=60.0))
+        (*_, error) = guarded
+        assert isinstance(error, ErrorEvent)
+        assert error.error.reason == "guard_tripped"
+        assert_all_closed(main, small)
 
 
 # Guards of the input
@@ -431,24 +401,19 @@ def test_a_guard_of_the_input_has_the_same_verdicts(verdict: Any, reason: str, m
 
 
 def test_a_trip_of_the_input_closes_the_answers_socket() -> None:
-    async def act(server: Loopback) -> float:
-        tripped_at = list[float]()
-
+    async def trip(server: Loopback) -> None:
         async def check(request: Request) -> bool:
-            await until(lambda: bool(server.connections) and server.connections[0].bytes_sent > 0)
-            tripped_at.append(now())
+            await until(lambda: server.connections and server.connections[0].bytes_sent > 0)
             return False
 
         engine = Engine(model(server).adapter, "m", prepare=[alongside(check)], retry=False)
         with pytest.raises(StreamError, match="the guard 'check' tripped"):
             await rxllm.generate(engine, "Hi")
-        return tripped_at[0]
 
-    assert_prompt(close_times(on_loop(act), Reply([chat_chunk("a"), STALL])))
+    assert_closes(trip, Reply([chat_chunk("a"), STALL]))
 
 
 def test_an_answer_that_waits_for_its_check_is_slowed_down() -> None:
-    body = (chat_chunk("Text. " * 500) for _ in range(100_000))
     passed = asyncio.Event()
 
     async def check(request: Request) -> None:
@@ -458,19 +423,14 @@ def test_an_answer_that_waits_for_its_check_is_slowed_down() -> None:
         engine = Engine(model(server).adapter, "m", prepare=[alongside(check)], retry=False)
         texts: list[str] = []
         subscription = rxllm.stream_generate(engine, "Hi").pipe(ops.text()).subscribe(texts.append)
-        await until(lambda: bool(server.connections) and server.connections[0].bytes_sent > 0)
-        (connection,) = server.connections
-        sent = -1
-        while sent != connection.bytes_sent:
-            sent = connection.bytes_sent
-            await asyncio.sleep(0.2)
-        assert sent < 30_000_000  # of 300
+        await until(lambda: server.connections)
+        await rxllm.generate(model(server), "Hi")
+        assert_held_back(server)
         assert texts == []
         passed.set()
-        await until(lambda: connection.bytes_sent > sent + 3_000_000)  # it goes on
-        assert len(texts) > 1024
+        await until(lambda: len(texts) > 2048)  # it goes on
         subscription.dispose()
-        await until(lambda: connection.closed_at is not None)
+        await until(lambda: server.connections[0].closed_by == "client")
 
-    with Loopback(Reply(body)) as server:
+    with Loopback(LONG) as server:
         asyncio.run(main(server))

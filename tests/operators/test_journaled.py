@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -24,10 +25,10 @@ from rxllm.events import (
     ToolResultEncoded,
 )
 from rxllm.runtime import Stream
-from rxllm.testing import assert_operator
+from rxllm.testing import World, assert_operator, simulate
 from tests.examples import examples
 from tests.operators.journal import MemoryJournal
-from tests.runtime.support import until
+from tests.waiting import turns, until
 
 RAN: list[Any] = []
 
@@ -87,7 +88,7 @@ def test_it_keeps_the_contract_of_operators() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "runs.db", MemoryJournal, object()])
-def test_what_is_no_journal_is_refused_at_the_call(wrong: Any) -> None:
+def test_an_object_that_is_no_journal_is_refused_at_the_call(wrong: Any) -> None:
     with pytest.raises(ValidationError, match=r"journal must be an object with the methods response, tool"):
         ops.journaled(wrong)
 
@@ -300,38 +301,46 @@ def test_a_call_that_waits_for_an_approval_still_waits() -> None:
 
 @pytest.mark.parametrize("is_async", [True, False])
 def test_a_timeout_is_an_outcome(is_async: bool) -> None:
-    @tool(timeout=0.2)
-    def slow(context: ToolContext) -> str:
+    @tool(timeout=2.0)
+    def slow() -> str:
         RAN.append("slow")
-        context.cancelled.wait(5)
+        time.sleep(5.0)
         return "late"
 
-    @tool(name="slow", timeout=0.2)
+    @tool(name="slow", timeout=2.0)
     async def slow_async() -> str:
         RAN.append("slow")
-        await asyncio.sleep(5)
+        await asyncio.sleep(5.0)
         return "late"
 
-    tools: list[Any] = [slow_async if is_async else slow]
-    journal = MemoryJournal()
-    first = all_of(rxllm.stream(Fake(ToolCall("c0", "slow"), "done"), "Hi", tools=tools), journal)
-    assert journal.log == ["answered", "begin slow", "finish", "answered"]
-    assert results(all_of(rxllm.stream(never_asked(), "Hi", tools=tools), again(journal))) == results(first)
+    async def timing_out(world: World) -> None:
+        journal, tools = MemoryJournal(), [slow_async if is_async else slow]
+        call = ToolCall("c0", "slow")
+        first = await rxllm.stream(Fake(call, "done"), "Hi", tools=tools).pipe(ops.journaled(journal)).to_list()
+        assert time.monotonic() == pytest.approx(2.0)
+        assert journal.log == ["answered", "begin slow", "finish", "answered"]
+        second = rxllm.stream(never_asked(), "Hi", tools=tools).pipe(ops.journaled(again(journal)))
+        assert results(await second.to_list()) == results(first)
+
+    simulate(timing_out, faults=())
     assert RAN == ["slow"]
 
 
 def test_a_slow_journal_is_not_part_of_the_timeout_of_the_tool() -> None:
     class Slow(MemoryJournal):
         async def begin(self, path: Any, key: str, call: ToolCall) -> None:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(10.0)
             await super().begin(path, key, call)
 
         async def finish(self, path: Any, key: str, events: Any) -> None:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(10.0)
             await super().finish(path, key, events)
 
-    result = rxllm.chat(Fake(ToolCall("c0", "add", {"x": 1}), "two"), "Hi", tools=[add], tool_timeout=0.05)
-    assert result.pipe(ops.journaled(Slow())).run().steps[0].tool_results[0].text == "2"
+    async def noting_slowly(world: World) -> str:
+        chat = rxllm.chat(Fake(ToolCall("c0", "add", {"x": 1}), "two"), "Hi", tools=[add], tool_timeout=5.0)
+        return (await chat.pipe(ops.journaled(Slow()))).steps[0].tool_results[0].text
+
+    assert simulate(noting_slowly, faults=()).value == "2"
 
 
 def test_failures_and_halts_are_outcomes() -> None:
@@ -384,7 +393,7 @@ def test_after_a_dispose_the_tool_does_not_run_and_nothing_is_delivered() -> Non
         class Stuck(MemoryJournal):
             async def begin(self, path: Any, key: str, call: ToolCall) -> None:
                 waiting.set()
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
 
         seen: list[Any] = []
         events = rxllm.stream(Fake(ToolCall("c0", "add", {"x": 1}), "two"), "Hi", tools=[add]).pipe(
@@ -392,7 +401,7 @@ def test_after_a_dispose_the_tool_does_not_run_and_nothing_is_delivered() -> Non
         )
         before = len(asyncio.all_tasks())
         subscription = events.subscribe(seen.append, on_error=seen.append)
-        await waiting.wait()
+        await until(waiting.is_set)
         count = len(seen)
         subscription.dispose()
         await until(lambda: len(asyncio.all_tasks()) == before)
@@ -408,16 +417,16 @@ def test_a_dispose_while_the_outcome_is_noted_delivers_nothing() -> None:
         class Stuck(MemoryJournal):
             async def finish(self, path: Any, key: str, events: Any) -> None:
                 waiting.set()
-                await asyncio.sleep(60)
+                await asyncio.Event().wait()
 
         seen: list[Any] = []
         events = rxllm.stream(Fake(ToolCall("c0", "add", {"x": 1}), "two"), "Hi", tools=[add]).pipe(
             ops.journaled(Stuck())
         )
         subscription = events.subscribe(seen.append, on_error=seen.append)
-        await waiting.wait()
+        await until(waiting.is_set)
         subscription.dispose()
-        await asyncio.sleep(0)
+        await turns()
         assert not any(isinstance(event, ToolExecutionCompleted | ErrorEvent) for event in seen)
 
     asyncio.run(main())

@@ -159,7 +159,7 @@ def test_any_text_at_all_is_cut_the_same(text: str, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("bad", [({"type": "text"},), (3,), (int, 1), (int, "a", None)])
-def test_what_makes_no_sense_is_refused(bad: tuple[Any, ...]) -> None:
+def test_invalid_arguments_are_refused(bad: tuple[Any, ...]) -> None:
     with pytest.raises(ValidationError, match=r"type|path") as refusal:
         ops.items(*bad)
     assert refusal.value.reason == "invalid_option"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -30,11 +29,14 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, MessageCompleted, MessageStarted, TextCompleted, TextDelta, UsageUpdated
 from rxllm.runtime import Stream
-from rxllm.testing.loopback import DONE, STALL, Loopback, Pause, Reply, Request, chat, chat_chunk, chat_finish
+from rxllm.testing import World, simulate
+from rxllm.testing.loopback import DONE, STALL, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import Usage, assistant
+from tests.closing import also_next, assert_closed, next_call
 from tests.operators.threads import together
-from tests.runtime.support import assert_prompt, model, until
+from tests.runtime.support import model
+from tests.waiting import until
 
 # race
 
@@ -111,7 +113,7 @@ def test_the_end_without_content_wins_too_if_it_is_an_end() -> None:
     ]
 
 
-def test_what_comes_while_what_was_held_is_told_comes_behind_it() -> None:
+def test_an_event_during_the_release_of_held_events_comes_behind_them() -> None:
     source = Subject[Event]()
     told: list[Any] = []
 
@@ -202,7 +204,7 @@ def test_a_second_stream_that_fails_while_the_first_one_s_failure_is_told_is_the
 
 
 @pytest.mark.parametrize("streams", [(), (3,), (just(TextDelta("a")), "b")])
-def test_what_is_no_stream_is_refused(streams: Any) -> None:
+def test_an_object_that_is_no_stream_is_refused(streams: Any) -> None:
     with pytest.raises(ValidationError, match="streams"):
         rxllm.race(*streams)
     with pytest.raises(ValidationError, match="others") as caught:
@@ -236,25 +238,23 @@ def test_it_is_an_engine_s_operator() -> None:
 def test_the_losers_sockets_are_closed() -> None:
     """A server that accepts and stalls loses to one that answers, and sees its connection close."""
 
-    async def once() -> float:
-        with Loopback(Reply([b": hello\n\n", STALL])) as slow, Loopback(Reply([*chat("Yes")])) as quick:
-            won: list[float] = []
+    def when_both_are_asked() -> Iterator[bytes | Pause]:
+        while not slow.requests:
+            yield Pause(0.001)
+        yield from (chat_chunk("Yes"), STALL)
 
-            def note(event: Event) -> None:
-                if isinstance(event, TextDelta) and not won:
-                    won.append(time.monotonic())
+    async def main() -> None:
+        seen: list[Event] = []
+        race = rxllm.race(stream_generate(model(slow), "Hi"), stream_generate(model(quick), "Hi"))
+        subscription = race.subscribe(seen.append)
+        await until(lambda: any(isinstance(event, TextDelta) for event in seen))
+        await next_call(slow)
+        assert_closed(slow.connections[0])
+        assert quick.open_count == 1
+        subscription.dispose()
 
-            text = await rxllm.race(
-                stream_generate(model(slow), "Hi"),
-                stream_generate(model(quick), "Hi").delay_subscription(0.05),
-            ).pipe(ops.tap(note), ops.to_text())
-            assert text == "Yes"
-            await until(lambda: slow.connections[0].closed_at is not None)
-            assert slow.connections[0].closed_by == "client"
-            assert slow.connections[0].closed_at is not None
-            return slow.connections[0].closed_at - won[0]
-
-    assert_prompt([asyncio.run(once()) for _ in range(5)])
+    with Loopback(also_next(Reply([b": hello\n\n", STALL]))) as slow, Loopback(Reply(when_both_are_asked())) as quick:
+        asyncio.run(main())
 
 
 def test_usage_is_counted_once_and_no_text_is_doubled() -> None:
@@ -358,7 +358,7 @@ def test_a_time_that_is_none_is_refused(after: Any) -> None:
     assert caught.value.reason == "invalid_option"
 
 
-def test_what_is_no_stream_is_refused_of_hedge() -> None:
+def test_hedge_refuses_an_object_that_is_no_stream() -> None:
     with pytest.raises(ValidationError, match="must be an Observable"):
         rxllm.hedge("stream", 1.0)  # type: ignore[arg-type]
 
@@ -372,8 +372,8 @@ def test_in_a_pipe_it_is_the_function_of_the_source(marbles: str) -> None:
 
 
 def test_it_is_an_engine_s_operator_of_hedge() -> None:
-    engine = rxllm.Engine(rxllm.Fake([("delay", 60), "Late."], "In time."), operators=[ops.hedge(after=0.01)])
-    response = rxllm.generate(engine, "When?").run()
+    engine = rxllm.Engine(rxllm.Fake([("delay", 60), "Late."], "In time."), operators=[ops.hedge(after=1)])
+    (_, _, response), *_ = record(TestScheduler(), lambda: rxllm.generate(engine, "When?"))
     assert (response.output_text, response.metadata["hedge"]) == ("In time.", {"winner": 1, "errors": ()})
 
 
@@ -388,26 +388,13 @@ def test_the_operator_with_a_stream_names_the_function(call: Any) -> None:
 def test_the_socket_of_the_one_that_is_not_heard_is_closed() -> None:
     """The first request stalls, the second is answered."""
 
-    async def once() -> float:
-        def answer(request: Request) -> Reply:
-            return Reply([b": hello\n\n", STALL]) if len(server.requests) == 1 else Reply(chat("Yes"))
+    async def hedging(world: World) -> None:
+        slow, quick = Reply([b": hello\n\n", STALL]), Reply([chat_chunk("Yes"), Pause(60.0), chat_finish(), DONE])
+        server = world.serve([slow, quick])
+        response = await rxllm.hedge(stream_generate(model(server), "Hi"), after=5.0).pipe(ops.to_response())
+        assert (response.output_text, response.metadata["hedge"]["winner"]) == ("Yes", 1)
+        first, second = server.connections
+        assert (first.closed_by, first.closed_at) == ("client", pytest.approx(5.0, abs=0.1))
+        assert second.accepted_at == pytest.approx(5.0, abs=0.1)
 
-        with Loopback(answer) as server:
-            won: list[float] = []
-
-            def note(event: Event) -> None:
-                if isinstance(event, TextDelta):
-                    won.append(time.monotonic())
-
-            hedged = rxllm.hedge(stream_generate(model(server), "Hi"), after=0.05).pipe(
-                ops.tap(note), ops.to_response()
-            )
-            response = await hedged
-            assert (response.output_text, response.metadata["hedge"]["winner"]) == ("Yes", 1)
-            first = server.connections[0]
-            await until(lambda: first.closed_at is not None)
-            assert first.closed_by == "client"
-            assert first.closed_at is not None
-            return first.closed_at - won[0]
-
-    assert_prompt([asyncio.run(once()) for _ in range(5)])
+    simulate(hedging, faults=())

@@ -7,7 +7,7 @@ import contextvars
 import inspect
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -23,7 +23,10 @@ from rxllm import (
     Budget,
     Engine,
     EngineError,
+    Event,
     Fake,
+    Request,
+    TextDelta,
     Usage,
     ValidationError,
     generate,
@@ -36,7 +39,8 @@ from rxllm.testing.loopback import Loopback, Pause, Reply, chat_chunk, chat_fini
 from rxllm.testing.marbles import START, cold
 from rxllm.testing.virtual_time import Clock
 from tests.operators.threads import together
-from tests.runtime.support import model, until
+from tests.runtime.support import model
+from tests.waiting import turns, until, wait_until
 
 # rate_limited
 
@@ -167,7 +171,7 @@ def test_schedulers_that_tell_another_time_wait_no_longer() -> None:
     ended = threading.Event()
     limited.subscribe(scheduler=NewThreadScheduler())
     limited.subscribe(on_completed=ended.set)
-    assert ended.wait(10)
+    wait_until(ended.is_set)
 
 
 def test_a_turn_that_waits_for_its_time_on_a_loop_that_ends_holds_up_nobody() -> None:
@@ -193,8 +197,8 @@ def test_a_call_that_a_loop_has_left_without_a_word_holds_no_place() -> None:
     assert generate(engine, "Hi").run().output_text == "Hi"
 
 
-@pytest.mark.parametrize("seconds", [0, 0.02])
-def test_calls_awaited_on_a_loop_that_is_closed_under_them_hold_no_place(seconds: float) -> None:
+@pytest.mark.parametrize("count", [1, 50])
+def test_calls_awaited_on_a_loop_that_is_closed_under_them_hold_no_place(count: int) -> None:
     limited = Engine(Fake([("delay", 60), "Late"], ["Hi"]), operators=[ops.rate_limited(concurrent=1)])
     waiting: list[Any] = []
 
@@ -203,14 +207,14 @@ def test_calls_awaited_on_a_loop_that_is_closed_under_them_hold_no_place(seconds
 
     async def leave() -> None:
         waiting.extend(asyncio.ensure_future(ask()) for _ in range(2))
-        await asyncio.sleep(seconds)
+        await turns(count)
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(leave())
     left = asyncio.all_tasks(loop)
     with warnings.catch_warnings(action="ignore"):
         loop.close()
-    assert asyncio.run(asyncio.wait_for(ask(), 20)).output_text == "Hi"
+    assert asyncio.run(ask()).output_text == "Hi"
     for task in (*waiting, *left):  # asyncio would complain of them in another test
         task._log_destroy_pending = False
         if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
@@ -266,6 +270,8 @@ def test_all_the_calls_of_an_engine_share_it_in_threads_too() -> None:
             peak = max(peak, live)
         yield chat_chunk("Hi")
         yield Pause(0.005)
+        while peak < 2:
+            yield Pause(0.001)
         with guard:
             live -= 1  # before the client can know that this is the end
         yield chat_finish()
@@ -327,20 +333,32 @@ def test_limits_that_are_none_are_refused(limits: dict[str, Any], named: str) ->
         ops.rate_limited(**limits)
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.filterwarnings("ignore:.*blocks this thread's event loop:RuntimeWarning")
 def test_who_blocks_the_loop_of_the_calls_before_it_does_not_wait_for_them() -> None:
     async def main() -> None:
         for concurrent in (1, 2, 3):
-            engine = Engine(Fake(["Hel", ("delay", 0.02), "lo"]), operators=[ops.rate_limited(concurrent=concurrent)])
+            asked, free = list[Request](), asyncio.Event()
+
+            async def answer(
+                request: Request, call: Any, asked: list[Request] = asked, free: asyncio.Event = free
+            ) -> AsyncIterator[Event]:
+                asked.append(request)
+                yield TextDelta("Hel")
+                if len(asked) <= 2:
+                    await free.wait()
+                yield TextDelta("lo")
+
+            engine = Engine(answer, operators=[ops.rate_limited(concurrent=concurrent)])
             first = [asyncio.ensure_future(generate(engine, "Hi")) for _ in range(2)]
-            await asyncio.sleep(0.01)
+            await turns()
+            assert len(asked) == min(concurrent, 2)
             if concurrent <= 2:
                 with pytest.raises(EngineError, match="await stream") as caught:
                     generate(engine, "Hi").run()
                 assert caught.value.reason == "wrong_loop"
             else:
                 assert generate(engine, "Hi").run().output_text == "Hello"
+            free.set()
             responses = await asyncio.gather(*first, asyncio.to_thread(generate(engine, "Hi").run))
             assert [response.output_text for response in responses] == ["Hello"] * 3
             assert generate(engine, "Hi").run().output_text == "Hello"
@@ -407,14 +425,14 @@ def test_so_many_tokens_are_reserved_in_any_60_seconds() -> None:
     assert asked_at(limit, [slow] * 4, [1, 2, 3, 4], max_tokens=95) == [1, 2, 61, 62]
 
 
-def test_what_a_call_did_not_use_is_free_for_the_next() -> None:
+def test_tokens_that_a_call_did_not_use_are_free_for_the_next() -> None:
     # Each reserves 1005, and uses 10 within the second.
     limit = ops.rate_limited(tokens_per_minute=1015)
     answer = [("delay", 1), *ANSWER]
     assert asked_at(limit, [answer] * 3, [1, 1, 1]) == [1, 2, 61]
 
 
-def test_what_a_call_used_beyond_its_estimate_counts_from_its_end() -> None:
+def test_tokens_beyond_a_calls_estimate_count_from_its_end() -> None:
     greedy = [("delay", 10), "Hi", Usage(5, 300)]
     limit = ops.rate_limited(tokens_per_minute=200)
     assert asked_at(limit, [greedy, ANSWER], [1, 2], max_tokens=195) == [1, 71]
@@ -560,39 +578,41 @@ def test_a_limiter_hears_of_rate_limits_also_of_those_that_are_retried() -> None
     assert places.heard == [1005, 0.01, (1, 10), 1005, 0.01, (4, 5)]
 
 
-async def _leave(make: Callable[[], Any], seconds: float) -> None:
+async def _leave(make: Callable[[], Any], count: int) -> None:
+    """Leave a call when the loop has turned `count` times."""
     subscription = make().subscribe(on_error=lambda error: None)
-    await asyncio.sleep(seconds)
+    await turns(count)
     subscription.dispose()
-    await asyncio.sleep(0.01)
+    await turns()
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.05])
-def test_a_call_that_is_disposed_gives_its_permit_back(seconds: float) -> None:
+@pytest.mark.parametrize("count", [1, 50])
+def test_a_call_that_is_disposed_gives_its_permit_back(count: int) -> None:
     async def main() -> None:
         places = Places(1)
         engine = limited(places, [("delay", 60), "Late"], ANSWER)
-        await _leave(lambda: generate(engine, "Hi"), seconds)
+        await _leave(lambda: generate(engine, "Hi"), count)
+        assert (count, bool(places.heard)) != (50, False)
         assert not places.places.locked()
         assert sum(isinstance(note, tuple) for note in places.heard) == sum(isinstance(n, int) for n in places.heard)
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(main())
 
 
 def test_a_call_that_is_disposed_while_it_waits_is_not_permitted() -> None:
     async def main() -> None:
         places = Places(1)
         await places.places.acquire()
-        await _leave(lambda: generate(limited(places, ANSWER), "Hi"), 0.02)
+        await _leave(lambda: generate(limited(places, ANSWER), "Hi"), 50)
         places.places.release()
-        await asyncio.sleep(0.01)
+        await turns()
         assert places.heard == []
         assert not places.places.locked()
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(main())
 
 
-def test_what_a_limiter_raises_is_the_error_of_the_call() -> None:
+def test_an_exception_of_a_limiter_is_the_error_of_the_call() -> None:
     class Broken(Places):
         async def acquire(self, tokens: int) -> int:
             raise LookupError("no scheduler")
@@ -601,7 +621,7 @@ def test_what_a_limiter_raises_is_the_error_of_the_call() -> None:
         generate(limited(Broken(1), ANSWER), "Hi").run()
 
 
-def test_what_is_no_limiter_is_refused_with_what_one_has() -> None:
+def test_an_object_that_is_no_limiter_is_refused_with_the_methods_of_one() -> None:
     class Half:
         def acquire(self, tokens: int) -> int:
             return tokens
@@ -625,6 +645,6 @@ def test_a_limiter_goes_without_other_limits() -> None:
 
 
 @pytest.mark.parametrize("limit", [ops.rate_limited(tokens_per_minute=200), ops.rate_limited(Places(1))])
-def test_what_needs_the_request_is_refused_in_a_pipe(limit: Any) -> None:
+def test_a_limit_that_needs_the_request_is_refused_in_a_pipe(limit: Any) -> None:
     with pytest.raises(EngineError, match=r"tokens_per_minute or a Limiter cannot be used in a pipe.*write Engine"):
         stream_generate(Fake(["Hi"]), "Hi").pipe(limit)

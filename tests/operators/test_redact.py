@@ -321,7 +321,7 @@ def test_a_long_text_costs_no_more_for_each_delta() -> None:
         ("max_match", {"pattern": "a", "max_match": True}),
     ],
 )
-def test_what_makes_no_sense_is_refused(name: str, options: dict[str, Any]) -> None:
+def test_invalid_arguments_are_refused(name: str, options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match=name) as refusal:
         ops.redact(**options)
     assert refusal.value.reason == "invalid_option"

@@ -29,6 +29,7 @@ from rxllm.events import ChatCompleted, ErrorEvent, Event, StepCompleted, TextDe
 from rxllm.runtime import Stream
 from rxllm.testing.marbles import START, check, cold, record
 from rxllm.values import Response, StepResult
+from tests.waiting import until
 
 # repeat_until_halt
 
@@ -100,7 +101,7 @@ def test_turns_are_bounded_and_a_source_that_asks_no_model_is_none() -> None:
     assert (resumed.halted_reason, len(resumed.steps)) == ("max_turns", 2)
 
 
-def test_what_earlier_steps_used_counts_for_a_budget() -> None:
+def test_the_usage_of_earlier_steps_counts_for_a_budget() -> None:
     engine = Engine(Fake([CALL, Usage(60, 0)], ["Two.", Usage(60, 0)]), operators=[ops.budget(tokens=100)])
     ask = asking(engine)  # type: ignore[arg-type]
     result = ask(THREAD).pipe(ops.repeat_until_halt(ask)).run().result
@@ -136,7 +137,7 @@ def test_all_steps_have_one_request_id_and_each_chat_its_own() -> None:
         (empty(), "without an event"),
     ],
 )
-def test_what_is_no_step_is_a_typed_error_that_names_the_remedy(source: Any, end: str) -> None:
+def test_a_source_that_is_no_step_is_a_typed_error_that_names_the_remedy(source: Any, end: str) -> None:
     with pytest.raises(
         StreamError, match=rf"ended (with )?{end}.*add ops\.run_tools\(tools, thread=thread\)"
     ) as caught:
@@ -208,10 +209,9 @@ def test_an_exit_from_a_function_ends_the_chat_for_its_subscriber_too(name: str)
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         source.subscribe(lambda event: None, ended.append)
-        while not ended:
-            await asyncio.sleep(0.001)
+        await until(lambda: ended)
 
-    asyncio.run(asyncio.wait_for(main(), 5))
+    asyncio.run(main())
     assert [type(error) for error in ended] == [KeyboardInterrupt]
 
 
@@ -357,6 +357,6 @@ def test_a_thousand_streams_need_no_thousand_frames() -> None:
     assert [what for _, kind, what in notes if kind == "next"] == list(range(1000))
 
 
-def test_what_is_no_stream_is_said_to_be_none() -> None:
+def test_a_source_that_is_no_stream_is_refused() -> None:
     with pytest.raises(TypeError, match="must be an Observable or None, not"):
         stream_generate(Fake("x"), "Hi").pipe(ops.continue_with(lambda last: 3)).run()  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from rxllm.events import (
 from rxllm.runtime import Stream
 from rxllm.values import EngineError, Message, StepResult, Thread, Tool, ToolCall, ToolError, user
 from tests.operators.tools import THREAD, calling, contents, events_of, response, result, told
+from tests.waiting import PATIENCE
 
 
 @tool
@@ -166,10 +168,8 @@ def test_a_raw_usage_with_unknown_names_is_the_streams_error() -> None:
 
 
 def test_results_are_in_the_order_of_the_calls_however_they_finish() -> None:
-    import threading
-
     second_is_done = threading.Event()
-    slow = tool(name="slow", handler=lambda arguments: second_is_done.wait(5) and "slow")
+    slow = tool(name="slow", handler=lambda arguments: second_is_done.wait(PATIENCE) and "slow")
     fast = tool(name="fast", handler=lambda arguments: "fast")
     events: list[Event] = []
 

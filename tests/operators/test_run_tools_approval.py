@@ -9,7 +9,6 @@ import contextlib
 import gc
 import json
 import threading
-import time
 from collections.abc import Callable
 from datetime import date
 from types import MappingProxyType
@@ -44,8 +43,7 @@ from rxllm.testing.marbles import START, cold, record
 from rxllm.values import Tool, ToolCall
 from tests.examples import examples
 from tests.operators.tools import THREAD, calling, contents, events_of, response, result, told
-
-PATIENCE = 5.0  # seconds until a test that would hang fails
+from tests.waiting import PATIENCE, turns, until, wait_until
 
 RAN: list[Any] = []
 
@@ -68,13 +66,6 @@ def look() -> str:
 
 CALL = ToolCall("c1", "pay", {"amount": 500}, '{"amount":500}')
 EDIT = {"amount": 5, "to": "Bob"}
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    bound = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < bound
-        time.sleep(0.001)
 
 
 # Edits
@@ -214,7 +205,7 @@ def test_a_misfit_ends_the_tools_beside_it() -> None:
     assert running.subscriptions == [ReactiveTest.subscribe(START + 1, START + 10)]
 
 
-def test_what_the_approver_or_the_tool_does_to_its_arguments_later_reaches_no_event() -> None:
+def test_later_changes_of_the_arguments_by_the_approver_or_the_tool_reach_no_event() -> None:
     edit: dict[str, Any] = {"deep": {"er": [1]}}
 
     def spoil(arguments: Any) -> None:
@@ -393,9 +384,10 @@ def test_each_approval_has_its_own_time_from_its_request_on() -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "async", "Observable"])
 def test_on_a_loop_a_late_approver_is_left_cancelled_or_disposed(kind: str, caplog: pytest.LogCaptureFixture) -> None:
-    ended, let_go, subject = threading.Event(), threading.Event(), Subject[Any]()
+    begun, ended, let_go, subject = threading.Event(), threading.Event(), threading.Event(), Subject[Any]()
 
     async def later(call: ToolCall) -> bool:
+        begun.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -403,21 +395,26 @@ def test_on_a_loop_a_late_approver_is_left_cancelled_or_disposed(kind: str, capl
         return True
 
     def now(call: ToolCall) -> bool:
+        begun.set()
         let_go.wait(PATIENCE)
         ended.set()
         return True
 
-    approve: Any = {"plain": now, "async": later, "Observable": lambda call: subject}[kind]
-    step = result(calling(CALL), [pay], approve=approve, approve_timeout=0.5)
-    assert "no answer within 0.5 s" in contents(step)["c1"]
+    def is_left() -> bool:  # on a busy machine the time may be over before the approver begins
+        step = result(calling(CALL), [pay], approve=approve, approve_timeout=1.0)
+        assert "no answer within 1.0 s" in contents(step)["c1"]
+        return begun.is_set()
+
+    approve: Any = {"plain": now, "async": later, "Observable": lambda call: begun.set() or subject}[kind]
+    wait_until(is_left)
     if kind == "plain":
         left = "the approver for the tool 'pay' was cancelled or timed out"
-        eventually(lambda: any(record.message.startswith(left) for record in caplog.records))
+        wait_until(lambda: any(record.message.startswith(left) for record in caplog.records))
         let_go.set()
     if kind == "Observable":
-        eventually(lambda: not subject.observers)
+        wait_until(lambda: not subject.observers)
     else:
-        assert ended.wait(PATIENCE)
+        wait_until(ended.is_set)
     assert RAN == []
 
 
@@ -430,12 +427,12 @@ def test_a_timeout_that_is_no_time_is_refused_at_the_call(seconds: Any) -> None:
 
 
 def test_none_lifts_the_timeout_of_the_engine() -> None:
-    engine = rxllm.Engine(Fake(CALL, "Done."), tools=(pay,)).with_params(approve_timeout=0.01)
+    engine = rxllm.Engine(Fake(CALL, "Done."), tools=(pay,)).with_params(approve_timeout=1.0)
 
     def slow(call: ToolCall) -> Any:
-        return reactivex.timer(0.05).map(lambda _: True)
+        return reactivex.timer(5.0).map(lambda _: True)
 
-    rxllm.chat(engine, "Pay!", approve=slow, approve_timeout=None).run()
+    record(TestScheduler(), lambda: rxllm.chat(engine, "Pay!", approve=slow, approve_timeout=None))
     assert RAN == [(500, "Ada")]
 
 
@@ -458,7 +455,7 @@ def test_the_answer_of_a_subject_on_another_thread_is_heard_on_the_call_s_loop()
             threads.append(threading.current_thread())
 
         def answer() -> None:
-            eventually(lambda: bool(click.observers))
+            wait_until(lambda: click.observers)
             click.on_next(True)
             click.on_completed()
 
@@ -478,7 +475,7 @@ def test_a_subject_that_fails_on_another_thread_ends_the_call_on_its_loop() -> N
 
     def approve(call: ToolCall) -> Any:
         def fail() -> None:
-            eventually(lambda: bool(click.observers))
+            wait_until(lambda: click.observers)
             click.on_error(ValueError("the button is broken"))
 
         threading.Thread(target=fail, daemon=True).start()
@@ -518,7 +515,7 @@ def test_a_tool_s_observable_on_another_thread_is_heard_on_the_call_s_loop_too()
     feed, threads = Subject[Any](), set[threading.Thread]()
 
     def push() -> None:
-        eventually(lambda: bool(feed.observers))
+        wait_until(lambda: feed.observers)
         feed.on_next("half")
         feed.on_next("done")
         feed.on_completed()
@@ -553,10 +550,9 @@ def test_disposing_at_the_request_asks_nobody() -> None:
         tools = ops.run_tools([pay], thread=THREAD, approve=lambda call: asked.append(call) or True)
         subscription = calling(CALL).pipe(tools).subscribe(on_next)
         await requested.wait()
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
 
-    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    asyncio.run(main())
     assert (asked, RAN) == ([], [])
 
 
@@ -572,10 +568,9 @@ def test_disposing_ends_the_question_and_a_late_answer_runs_nothing() -> None:
         assert not click.observers
         click.on_next(True)
         click.on_completed()
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
 
-    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    asyncio.run(main())
     assert RAN == []
 
 
@@ -596,10 +591,9 @@ def test_an_answer_that_is_on_its_way_when_the_call_is_disposed_runs_nothing() -
         thread.start()
         thread.join()  # the answer now waits for the loop
         subscription.dispose()
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
 
-    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    asyncio.run(main())
     assert RAN == []
 
 
@@ -609,7 +603,12 @@ def test_an_answer_that_is_on_its_way_when_the_call_is_disposed_runs_nothing() -
 @pytest.mark.long
 def test_a_thousand_approvals_leave_nothing_behind() -> None:
     """Edits, denials, misfits, halts, time-outs and disposals: no task, timer, thread or subscription stays."""
-    click = Subject[Any]()
+    click, gates = Subject[Any](), list[threading.Event]()
+
+    def answer_too_late(call: ToolCall) -> bool:
+        gates.append(threading.Event())
+        return gates[-1].wait(PATIENCE)
+
     yes: Any = lambda call: click if call.id == "c1" else True  # noqa: E731
     approvers: list[tuple[Any, float | None]] = [
         (lambda call: EDIT, 60.0),
@@ -618,7 +617,7 @@ def test_a_thousand_approvals_leave_nothing_behind() -> None:
         (lambda call: {"amont": 1}, 60.0),
         (lambda call: halt("approval"), 60.0),
         (yes, 0.001),
-        (lambda call: time.sleep(0.002) or True, 0.001),
+        (answer_too_late, 0.001),
         (yes, None),
         (lambda call: reactivex.throw(ZeroDivisionError()), 60.0),
     ]
@@ -633,6 +632,8 @@ def test_a_thousand_approvals_leave_nothing_behind() -> None:
             return
         with contextlib.suppress(ValidationError, ZeroDivisionError):
             await source
+        for gate in gates:
+            gate.set()
 
     async def main() -> None:
         loop: Any = asyncio.get_running_loop()
@@ -641,13 +642,12 @@ def test_a_thousand_approvals_leave_nothing_behind() -> None:
         for _ in range(112):
             for each in approvers:
                 await once(*each)
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
         gc.collect()
         assert not click.observers
         assert len(asyncio.all_tasks()) == tasks
         assert threading.active_count() <= threads + 2
         assert sum(not handle.cancelled() for handle in loop._scheduled) == 0
-        eventually(lambda: daemon_threads().left == 0)
+        await until(lambda: [gate.set() for gate in gates] and daemon_threads().left == 0)
 
     asyncio.run(main())

@@ -32,22 +32,15 @@ from rxllm.events import (
     ToolResultEncoded,
 )
 from rxllm.runtime import Stream, call_loop, daemon_threads
+from rxllm.testing import World, simulate
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import Tool, ToolCall, ToolError
 from tests.operators.tools import THREAD, calling, contents, response, result, told
-
-PATIENCE = 5.0  # seconds until a test that would hang fails
+from tests.waiting import PATIENCE, turns, until, wait_until
 
 
 def calls(name: str, count: int) -> list[ToolCall]:
     return [ToolCall(f"c{i}", name, {}, "{}") for i in range(count)]
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    bound = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < bound
-        time.sleep(0.001)
 
 
 def error_of(events: list[Event]) -> ToolError:
@@ -89,8 +82,7 @@ def test_no_more_run_at_once_than_allowed(limit: int | None, most: int) -> None:
         nonlocal live, seen
         live += 1
         seen = max(seen, live)
-        for _ in range(10):
-            await asyncio.sleep(0)
+        await turns()
         live -= 1
 
     step = result(calling(*calls("work", 12)), [tool(name="work", handler=work)], max_concurrency=limit)
@@ -187,7 +179,7 @@ def test_a_late_async_function_is_cancelled() -> None:
 
     error = error_of(told(calling("late"), [tool(name="late", handler=late)], tool_timeout=0.01))
     assert error.reason == "timeout"
-    assert cancelled.wait(PATIENCE)
+    wait_until(cancelled.is_set)
 
 
 def test_a_late_plain_function_is_left_behind_and_its_context_says_so() -> None:
@@ -204,23 +196,29 @@ def test_a_late_plain_function_is_left_behind_and_its_context_says_so() -> None:
         assert error.reason == "timeout"
         return bool(contexts)
 
-    eventually(has_begun)
-    assert contexts[0].cancelled.wait(PATIENCE)
+    wait_until(has_begun)
+    wait_until(contexts[0].cancelled.is_set)
     let_go.set()
 
 
 def test_the_check_of_the_arguments_takes_none_of_the_tool_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    def import_the_library(schema: Any, data: Any) -> list[Any]:
-        time.sleep(0.3)
-        return []
+    async def importing(world: World) -> None:
+        def import_the_library(schema: Any, data: Any) -> list[Any]:
+            time.sleep(3.0)
+            return []
 
-    async def work(arguments: Any) -> str:
-        for _ in range(3):
-            await asyncio.sleep(0)
-        return "done"
+        async def work(arguments: Any) -> str:
+            await asyncio.sleep(1.0)
+            return "done"
 
-    monkeypatch.setattr("rxllm.tools._settings.schema_faults", import_the_library)
-    assert contents(result(calling("work"), [tool(name="work", handler=work)], tool_timeout=0.2)) == {"work": "done"}
+        monkeypatch.setattr("rxllm.tools._settings.schema_faults", import_the_library)
+        tools = [tool(name="work", handler=work)]
+        options: Any = {"thread": THREAD, "tool_timeout": 2.0}
+        step = await calling("work").pipe(ops.run_tools(tools, **options), ops.to_step_result())
+        assert contents(step) == {"work": "done"}
+        assert time.monotonic() == pytest.approx(4.0)
+
+    simulate(importing, faults=())
 
 
 def test_plain_functions_that_are_left_behind_are_counted_and_told_and_no_more_than_so_many_run_on(
@@ -228,20 +226,21 @@ def test_plain_functions_that_are_left_behind_are_counted_and_told_and_no_more_t
 ) -> None:
     monkeypatch.setattr("rxllm.runtime.threads._threads", None)  # other tests leave functions behind too
     monkeypatch.setattr("rxllm.tools._caller.THREADS_LEFT", 2)
-    leave, threads = threading.Event(), daemon_threads()
-    stuck = tool(name="stuck", handler=lambda arguments: leave.wait(4 * PATIENCE))
-    for count in (1, 2):  # long enough for a thread to begin on a busy machine: else nothing is left behind
-        assert error_of(told(calling("stuck"), [stuck], tool_timeout=0.5)).reason == "timeout"
-        eventually(lambda count=count: threads.left == count)
+    begun, leave, threads = list[Any](), threading.Event(), daemon_threads()
+    stuck = tool(name="stuck", handler=lambda arguments: begun.append(arguments) or leave.wait(PATIENCE))
+    for count in (1, 2):
+        while len(begun) < count:  # on a busy machine the time may be over before the thread begins
+            assert error_of(told(calling("stuck"), [stuck], tool_timeout=0.5)).reason == "timeout"
+        wait_until(lambda count=count: threads.left == count)
     left_behind = "the tool 'stuck' was cancelled or timed out, but keeps running"
     # a function is logged after it is counted
-    eventually(lambda: sum(left_behind in record.message for record in caplog.records) == 2)
+    wait_until(lambda: sum(left_behind in record.message for record in caplog.records) == 2)
     refused = error_of(told(calling("stuck"), [stuck], tool_timeout=PATIENCE))
     assert refused.reason == "cancelled"
     assert "was not run: 2 other functions are still running in threads" in refused.message
     assert "ToolContext.cancelled" in refused.message
     leave.set()
-    eventually(lambda: threads.left == 0)
+    wait_until(lambda: threads.left == 0)
     fine = told(calling("fine"), [tool(name="fine", handler=lambda arguments: "yes")], tool_timeout=PATIENCE)
     assert [event.content for event in fine if isinstance(event, ToolResultEncoded)] == ["yes"]
 
@@ -251,16 +250,18 @@ def test_a_burst_of_calls_leaves_no_more_functions_behind_than_may_run_at_once(
 ) -> None:
     monkeypatch.setattr("rxllm.runtime.threads._threads", None)
     monkeypatch.setattr("rxllm.tools._caller.THREADS", 5)
-    leave, threads = threading.Event(), daemon_threads()
-    stuck = tool(name="stuck", handler=lambda arguments: leave.wait(4 * PATIENCE))
-    events = told(calling(*(ToolCall(f"c{index}", "stuck", {}) for index in range(20))), [stuck], tool_timeout=1.0)
-    errors = [event.error for event in events if isinstance(event, ToolExecutionCompleted)]
-    refused = [error for error in errors if error is not None and error.reason == "cancelled"]
-    assert (len(errors), len(refused)) == (20, 15)
-    eventually(lambda: threads.left == 5)
+    begun, refused, leave, threads = list[Any](), list[Any](), threading.Event(), daemon_threads()
+    stuck = tool(name="stuck", handler=lambda arguments: begun.append(arguments) or leave.wait(PATIENCE))
+    made = [ToolCall(f"c{index}", "stuck", {}) for index in range(20)]
+    source = calling(*made).pipe(ops.run_tools([stuck], thread=THREAD), ops.only(ToolExecutionCompleted))
+    subscription = source.subscribe(lambda event: refused.append(event.error))
+    wait_until(lambda: (len(begun), len(refused)) == (5, 15))
+    subscription.dispose()
+    wait_until(lambda: threads.left == 5)
+    assert {error.reason for error in refused} == {"cancelled"}
     assert "5 other functions are running in threads; pass max_concurrency=..." in refused[0].message
     leave.set()
-    eventually(lambda: threads.left == threads.running == 0)
+    wait_until(lambda: threads.left == threads.running == 0)
 
 
 def test_under_virtual_time_an_async_function_is_a_clear_failure() -> None:
@@ -466,7 +467,7 @@ def test_dispose_cancels_async_functions_and_generators() -> None:
         while len(ended) < 2:
             await asyncio.sleep(0)
 
-    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+    asyncio.run(main())
     assert sorted(ended) == ["function", "generator"]
 
 
@@ -491,8 +492,8 @@ def test_dispose_leaves_a_plain_function_behind_and_its_context_says_so() -> Non
         subscription = source.subscribe(heard.append)
         await started.wait()
         subscription.dispose()
-        await asyncio.get_running_loop().run_in_executor(None, let_go.wait, PATIENCE)
-        await asyncio.sleep(0)
+        await until(let_go.is_set)
+        await turns()
 
     asyncio.run(main())
     assert heard[-1] == ToolProgress("late", "late", "running")
@@ -543,9 +544,8 @@ def test_a_subscriber_that_raises_gets_it_once(wanted: type[Any], is_async: bool
 
         tools = [tool(name="later", handler=later), tool(name="now", handler=now)]
         calling("later", "now").pipe(ops.run_tools(tools, thread=THREAD)).subscribe(on_next, on_error)
-        await asyncio.wait_for(ended.wait(), PATIENCE)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await until(ended.is_set)
+        await turns()
 
     asyncio.run(main())
     assert (errors, after) == ([failure], [])
@@ -751,7 +751,7 @@ def test_a_tool_gets_a_copy_of_its_arguments(made: Tool, options: Any) -> None:
     assert all(event.arguments == arguments() for event in [*seen, *played] if isinstance(event, told))
 
 
-def test_what_an_approval_spoils_the_tool_does_not_see() -> None:
+def test_the_tool_does_not_see_the_changes_that_an_approver_makes_in_place() -> None:
     got: list[Any] = []
     made = Tool("f", handler=got.append, approval=True)
     given = {"list": ["a"], "deep": {"er": [{"x": 1}]}}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import reduce
 from typing import Any
@@ -33,13 +34,15 @@ from rxllm.events import (
 )
 from rxllm.operators._share_folded import MOST, JoinedEvents
 from rxllm.runtime import Gate, Stream, read_by
-from rxllm.testing import assert_operator, events, strategies
+from rxllm.testing import World, assert_operator, events, simulate, strategies
 from rxllm.testing.loopback import Loopback, Reply, endless
 from rxllm.testing.virtual_time import EVERY, Clock, Source
 from rxllm.values import AdapterError, EngineError, ProviderPart, StreamError, Usage, ValidationError
+from tests.closing import assert_closes
 from tests.examples import examples
 from tests.laws import scripts
-from tests.runtime.support import assert_prompt, close_times, model, now
+from tests.runtime.support import model
+from tests.waiting import PATIENCE, turns, until, wait_until
 
 HELLO: list[Event] = events("H", "e", "llo")
 
@@ -199,7 +202,7 @@ def readings(events: Sequence[Event]) -> Any:
     return "".join(source.pipe(ops.text())), "".join(source.pipe(ops.thinking())), calls
 
 
-def test_what_a_watcher_gets_is_lawful_wherever_it_joins() -> None:
+def test_the_events_of_a_watcher_are_lawful_wherever_it_joins() -> None:
     script = [[("thinking", "hm"), "Let ", "me ", "see", ToolCall("c1", "add", {"x": 1})], ["It ", "is", Usage(1, 2)]]
     chat = list(rxllm.stream(Fake(scripts=script), "Hi", tools=scripts.TOOLS))
     call = Call(chat)
@@ -322,7 +325,7 @@ def test_a_watcher_that_raises_harms_no_other() -> None:
     assert other.events == HELLO
 
 
-def test_what_is_meant_for_the_program_goes_to_the_watcher_that_raised_it() -> None:
+def test_an_exit_goes_to_the_watcher_that_raised_it() -> None:
     call = Call(HELLO)
     listener = list[BaseException]()
 
@@ -337,7 +340,7 @@ def test_what_is_meant_for_the_program_goes_to_the_watcher_that_raised_it() -> N
     assert (other.events, other.ends) == (HELLO, [None])
 
 
-def test_what_an_end_raises_harms_no_other() -> None:
+def test_an_exception_at_the_end_harms_no_other_watcher() -> None:
     def refuse() -> None:
         raise ValueError("no")
 
@@ -395,7 +398,7 @@ def test_an_event_that_comes_while_another_is_delivered_keeps_its_place() -> Non
     assert first == second == [TextDelta("a"), UsageUpdated(Usage(1))]
 
 
-def test_what_is_no_event_ends_it_for_all() -> None:
+def test_an_item_that_is_no_event_ends_it_for_all() -> None:
     source = Subject[Any]()
     shared = source.pipe(ops.share_folded(None))
     errors = list[Any]()
@@ -452,7 +455,7 @@ def test_who_leaves_at_the_error_of_a_call_has_not_stopped_it() -> None:
     assert (response.output_text, getattr(response.error, "reason", None)) == ("Hel", "timeout")
 
 
-def test_what_waits_is_joined_across_the_usage_of_each_frame() -> None:
+def test_waiting_deltas_are_joined_across_the_usage_of_each_frame() -> None:
     waiting = JoinedEvents(())
     for number in range(5000):
         waiting.add(TextDelta("x", "1"))
@@ -482,7 +485,7 @@ def test_a_watcher_that_never_takes_anything_misses_what_the_fold_does_not_keep(
     assert "".join(event.delta for event in events if isinstance(event, TextDelta)) == "x" * (3 * MOST)
 
 
-def test_what_agents_say_at_once_is_joined() -> None:
+def test_the_texts_of_agents_at_once_are_joined() -> None:
     waiting = JoinedEvents(())
     for number in range(5000):
         for path in (("a",), ("b",), ("b", "c")):
@@ -497,7 +500,9 @@ def test_what_agents_say_at_once_is_joined() -> None:
 
 @settings(deadline=None, max_examples=examples(100))
 @given(strategies.lawful_chats, st.floats(0, 1), st.floats(0, 1))
-def test_what_waits_of_agents_is_lawful_and_folds_to_the_same(events: list[Event], joins: float, full: float) -> None:
+def test_waiting_events_of_agents_are_lawful_and_fold_to_the_same(
+    events: list[Event], joins: float, full: float
+) -> None:
     cut, end = round(joins * len(events)), round(full * len(events))
     waiting = JoinedEvents(fold(events[:cut]).to_events())
     for number, event in enumerate([*events[cut:], None]):
@@ -515,7 +520,7 @@ def test_what_waits_of_agents_is_lawful_and_folds_to_the_same(events: list[Event
     assert fold(folded).to_events() == fold(events).to_events()
 
 
-def test_what_the_fold_keeps_is_never_dropped() -> None:
+def test_an_event_that_the_fold_keeps_is_never_dropped() -> None:
     waiting = JoinedEvents(())
     sources: list[Event] = [TextDelta(str(number), str(number)) for number in range(3 * MOST)]
     for event in sources:
@@ -526,13 +531,28 @@ def test_what_the_fold_keeps_is_never_dropped() -> None:
 # Loops and threads
 
 
+class Story:
+    """A model that says "a", and "b" when it is `free` to."""
+
+    def __init__(self) -> None:
+        self.begun, self.free = threading.Event(), threading.Event()
+
+    async def tell(self, request: Any, call: Any) -> AsyncIterator[Event]:
+        yield TextDelta("a")
+        self.begun.set()
+        await until(self.free.is_set)
+        yield TextDelta("b")
+
+    def shared(self, middle: Any) -> Stream[Event]:
+        return rxllm.stream_generate(self.tell, "Hi").pipe(middle)
+
+
 def test_all_watchers_are_called_on_the_loop_of_the_call() -> None:
     threads = set[int]()
 
     async def main() -> None:
-        shared = rxllm.stream_generate(Fake(["a", ("delay", 0.05), "b"]), "Hi").pipe(
-            ops.tap(lambda event: threads.add(threading.get_ident())), ops.share_folded(None)
-        )
+        story = Story()
+        shared = story.shared(ops.tap(lambda event: threads.add(threading.get_ident()))).pipe(ops.share_folded(None))
         ended = asyncio.Event()
         shared.subscribe(on_completed=ended.set)
         texts = list[str]()
@@ -540,9 +560,10 @@ def test_all_watchers_are_called_on_the_loop_of_the_call() -> None:
         def watch() -> None:
             shared.pipe(ops.tap(lambda event: threads.add(threading.get_ident())), ops.text()).subscribe(texts.append)
 
-        await asyncio.sleep(0.02)
+        await until(story.begun.is_set)
         await asyncio.to_thread(watch)
-        await ended.wait()
+        story.free.set()
+        await until(ended.is_set)
         assert "".join(texts) == "ab"
 
     asyncio.run(main())
@@ -550,11 +571,21 @@ def test_all_watchers_are_called_on_the_loop_of_the_call() -> None:
 
 
 def test_watchers_of_other_loops_and_threads_get_the_result() -> None:
-    pieces = [piece for number in range(40) for piece in (f"{number} ", ("delay", 0.001))]
     expected = "".join(f"{number} " for number in range(40))
 
     async def main() -> None:
-        shared = rxllm.stream_generate(Fake(pieces), "Hi").pipe(ops.share_folded(None))
+        pieces = asyncio.Semaphore(0)
+
+        async def tell(request: Any, call: Any) -> AsyncIterator[Event]:
+            for number in range(40):
+                await pieces.acquire()
+                yield TextDelta(f"{number} ")
+
+        def free(count: int) -> None:
+            for _ in range(count):
+                pieces.release()
+
+        shared = rxllm.stream_generate(tell, "Hi").pipe(ops.share_folded(None))
         answer = shared.pipe(ops.to_text())
 
         async def read() -> str:
@@ -567,13 +598,14 @@ def test_watchers_of_other_loops_and_threads_get_the_result() -> None:
         for way in ways * 3:
             texts.append(asyncio.to_thread(way))
             texts.append(read())
-            await asyncio.sleep(0.003)
+            free(4)
+            await turns()
+        free(4)
         assert await asyncio.gather(first, *texts) == [expected] * (1 + len(texts))
 
     asyncio.run(main())
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.filterwarnings("ignore:.*blocks this thread's event loop:RuntimeWarning")
 @pytest.mark.parametrize("middle", [ops.share_folded(None), ops.share_folded(0)])
 def test_who_blocks_the_loop_of_the_call_does_not_wait_for_it(middle: Any) -> None:
@@ -587,13 +619,15 @@ def test_who_blocks_the_loop_of_the_call_does_not_wait_for_it(middle: Any) -> No
     ]
 
     async def main() -> None:
-        shared = rxllm.stream_generate(Fake(["a", ("delay", 0.02), "b"]), "Hi").pipe(middle)
+        story = Story()
+        shared = story.shared(middle)
         first = asyncio.ensure_future(shared.pipe(ops.to_text()))
-        await asyncio.sleep(0.01)
+        await until(story.begun.is_set)
         for way in ways:
             with pytest.raises(EngineError, match=r"await stream") as caught:
                 way(shared)
             assert caught.value.reason == "wrong_loop"
+        story.free.set()
         text = shared.pipe(ops.to_text())
         assert await asyncio.gather(first, text, asyncio.to_thread(text.run)) == ["ab"] * 3
         assert shared.pipe(ops.to_text()).run() == "ab"  # it is over
@@ -601,25 +635,25 @@ def test_who_blocks_the_loop_of_the_call_does_not_wait_for_it(middle: Any) -> No
     asyncio.run(main())
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.filterwarnings("ignore:.*blocks this thread's event loop:RuntimeWarning")
 def test_who_blocks_another_loop_waits_for_the_call() -> None:
-    shared = rxllm.stream_generate(Fake(["a", ("delay", 0.05), "b"]), "Hi").pipe(ops.share_folded(None))
+    story = Story()
+    shared = story.shared(ops.share_folded(None))
     shared.subscribe()  # on the portal
 
     async def main() -> None:
-        assert shared.pipe(ops.to_text()).run() == "ab"
+        assert shared.pipe(ops.tap(lambda event: story.free.set(), TextDelta), ops.to_text()).run() == "ab"
 
     asyncio.run(main())
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.filterwarnings("ignore:.*blocks this thread's event loop:RuntimeWarning")
 def test_a_tool_of_a_chat_that_blocks_the_loop_does_not_wait_for_it_either() -> None:
     async def main() -> None:
-        shared = rxllm.stream_generate(Fake(["a", ("delay", 0.02), "b"]), "Hi").pipe(ops.share_folded(None))
+        story = Story()
+        shared = story.shared(ops.share_folded(None))
         first = asyncio.ensure_future(shared.pipe(ops.to_text()))
-        await asyncio.sleep(0.01)
+        await until(story.begun.is_set)
         errors = list[Any]()
 
         @tool
@@ -629,6 +663,8 @@ def test_a_tool_of_a_chat_that_blocks_the_loop_does_not_wait_for_it_either() -> 
             except EngineError as error:
                 errors.append(error.reason)
                 return "later"
+            finally:
+                story.free.set()
 
         rxllm.stream(Fake(scripts=[[ToolCall("c1", "read")], ["ok"]]), "Hi", tools=[read]).run()
         assert errors == ["wrong_loop"]
@@ -639,14 +675,16 @@ def test_a_tool_of_a_chat_that_blocks_the_loop_does_not_wait_for_it_either() -> 
 
 def test_a_late_watcher_on_another_thread_leaves_before_it_is_called() -> None:
     async def main() -> None:
-        shared = rxllm.stream_generate(Fake(["a", ("delay", 0.02), "b"]), "Hi").pipe(ops.share_folded(None))
+        story = Story()
+        shared = story.shared(ops.share_folded(None))
         first = asyncio.ensure_future(shared.pipe(ops.to_text()))
-        await asyncio.sleep(0.01)
+        await until(story.begun.is_set)
         seen = list[Event]()
         thread = threading.Thread(target=lambda: shared.subscribe(seen.append).dispose())
         thread.start()
-        thread.join(10)
+        thread.join(PATIENCE)
         assert not thread.is_alive()  # the loop does nothing meanwhile
+        story.free.set()
         assert await first == "ab"
         assert seen == []
 
@@ -656,14 +694,14 @@ def test_a_late_watcher_on_another_thread_leaves_before_it_is_called() -> None:
 def test_a_call_ends_with_the_loop_it_runs_on() -> None:
     async def silent() -> AsyncIterator[Event]:
         yield TextDelta("a")
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     shared = rxllm.from_async_iter(silent).pipe(ops.share_folded(60))
-    errors = list[Exception]()
+    seen, errors = list[Event](), list[Exception]()
 
     async def main() -> abc.DisposableBase:
-        subscription = shared.subscribe(on_error=errors.append)
-        await asyncio.sleep(0.01)
+        subscription = shared.subscribe(seen.append, errors.append)
+        await until(lambda: seen)
         return subscription
 
     asyncio.run(main()).dispose()
@@ -717,55 +755,52 @@ def test_a_source_on_many_threads_loses_nothing() -> None:
     for thread in threads:
         thread.join()
     source.on_completed()
-    wait_for(lambda: all(len(seen) == 900 for seen in watches))
+    wait_until(lambda: all(len(seen) == 900 for seen in watches))
     assert all(fold(seen) == fold(watches[0]) for seen in watches)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = now() + 20
-    while not condition() and now() < until:
-        threading.Event().wait(0.001)
-    assert condition()
 
 
 # Sockets
 
 
-GRACE = 0.1
+def test_the_connection_is_closed_when_the_grace_after_the_last_watcher_is_over() -> None:
+    async def leaving_one_by_one(world: World) -> None:
+        server = world.serve(Reply(endless(every=1.0)))
+        shared = rxllm.stream_generate(model(server), "Hi").pipe(ops.share_folded(10.0))
+        first, second = to_async_iter(shared), to_async_iter(shared)
+        for items in (first, second):
+            await anext(items)
+        await first.aclose()
+        await asyncio.sleep(30.0)
+        assert server.open_count == 1
+        await second.aclose()
+        left = time.monotonic()
+        await asyncio.sleep(30.0)
+        assert server.connections[0].closed_at == pytest.approx(left + 10.0, abs=0.1)
+        assert server.connections[0].closed_by == "client"
+
+    simulate(leaving_one_by_one, faults=())
 
 
-def leaving(server: Loopback) -> float:
-    """Two watch and one leaves; then the other leaves too. Return when the grace is over."""
-    shared = rxllm.stream_generate(model(server), "Hi").pipe(ops.share_folded(GRACE))
-    first, second = to_iter(shared), to_iter(shared)
-    for items in (first, second):
-        next(items)
-    first.close()
-    with pytest.raises(TimeoutError):
-        server.connections[0].wait_closed(timeout=2 * GRACE)  # the other one is still there
-    second.close()
-    return now() + GRACE
+def test_the_socket_is_closed_when_the_grace_is_over() -> None:
+    with Loopback(Reply(endless())) as server:
+        with to_iter(rxllm.stream_generate(model(server), "Hi").pipe(ops.share_folded(1.0))) as items:
+            next(items)
+        server.connections[0].wait_closed()
+        assert server.connections[0].closed_by == "client"
 
 
-def stopping(server: Loopback) -> float:
-    """The owner stops the call while two watch."""
-    stop = Subject[None]()
-    shared = rxllm.stream_generate(model(server), "Hi").take_until(stop).pipe(ops.share_folded(None))
-    first, second = to_iter(shared), to_iter(shared)
-    for items in (first, second):
-        next(items)
-    acted = now()
-    stop.on_next(None)
-    for items in (first, second):
-        list(items)  # it ends
-    return acted
+def test_the_socket_is_closed_when_the_owner_stops_the_call() -> None:
+    def stop_it(server: Loopback) -> None:
+        stop = Subject[None]()
+        shared = rxllm.stream_generate(model(server), "Hi").take_until(stop).pipe(ops.share_folded(None))
+        watchers = to_iter(shared), to_iter(shared)
+        for items in watchers:
+            next(items)
+        stop.on_next(None)
+        for items in watchers:
+            list(items)  # it ends
 
-
-@pytest.mark.parametrize("act", [leaving, stopping])
-def test_the_server_sees_the_close(act: Callable[[Loopback], float]) -> None:
-    times = close_times(act, Reply(endless(every=0.002)))
-    assert min(times) > -0.01  # not before
-    assert_prompt(times)
+    assert_closes(stop_it, Reply(endless()))
 
 
 def test_a_browser_that_comes_again_has_missed_nothing() -> None:
@@ -778,7 +813,7 @@ def test_a_browser_that_comes_again_has_missed_nothing() -> None:
     )
 
     async def main() -> None:
-        shared = rxllm.stream(engine, "Hi").pipe(ops.share_folded(grace=5))
+        shared = rxllm.stream(engine, "Hi").pipe(ops.share_folded(grace=PATIENCE))
         before = list[Event]()
         async with to_async_iter(shared) as items:
             async for event in items:

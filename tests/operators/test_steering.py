@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -56,10 +55,12 @@ from rxllm.testing import World, assert_operator, simulate_cancels, simulate_man
 from rxllm.testing.loopback import Loopback, Pause, Reply, chat, chat_chunk, endless
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import ChatResult
+from tests.closing import assert_closes
 from tests.examples import share
 from tests.operators.threads import together
-from tests.runtime.support import PATIENCE, assert_prompt, model, until
+from tests.runtime.support import model
 from tests.testing.simulated import engine_of, is_answered, with_tools
+from tests.waiting import PATIENCE, turns, until
 
 CALL = ToolCall("c1", "double", {"x": 21})
 STORY = ["Once upon a time. ", "There was ", "a fox. It", " ran. ", "The end."]
@@ -254,7 +255,7 @@ def test_while_tools_run_it_waits_and_none_runs_twice(steer_at: Any, when: type[
     @tool(name="double")
     async def slow(x: int) -> int:
         runs.append(x)
-        await asyncio.sleep(0.01)
+        await turns()
         return 2 * x
 
     calls = [CALL, ToolCall("c2", "double", {"x": 2})]
@@ -424,7 +425,7 @@ def test_a_message_may_be_a_picture_alone() -> None:
 
 
 @pytest.mark.parametrize("item", [3, None, b"x", Message("assistant", "Hi"), Message("tool", "x", tool_call_id="c1")])
-def test_what_is_no_message_of_the_users_ends_the_chat(item: Any) -> None:
+def test_an_item_that_is_no_user_message_ends_the_chat(item: Any) -> None:
     typist = Typist(("There was ", item))
     source = rxllm.stream(Fake(STORY), "Hi", steer=typist.steer).pipe(ops.tap(typist.see))
     with pytest.raises(ValidationError, match=r"steer must be an Observable of strings or user messages") as caught:
@@ -442,10 +443,11 @@ def test_an_error_of_steer_ends_the_chat_and_closes_the_call() -> None:
         if isinstance(event, TextDelta):
             steer.on_error(error)
 
-    with Loopback(Reply(endless(lambda i: chat_chunk("word "), every=0.001))) as server:
+    def fail(server: Loopback) -> None:
         with pytest.raises(LookupError, match="mine"):
             rxllm.stream(model(server), "Hi", steer=steer).pipe(ops.tap(see)).run()
-        server.connections[0].wait_closed()
+
+    assert_closes(fail, Reply(endless(lambda i: chat_chunk("word "))))
 
 
 def test_an_error_at_the_subscription_ends_the_chat() -> None:
@@ -486,7 +488,7 @@ def test_a_model_may_write_the_corrections() -> None:
 
     def note(arguments: Any, context: Any) -> None:
         ids.append(context.request_id)
-        together.wait(20)
+        together.wait(PATIENCE)
 
     look = tool(name="double", handler=note)
     words = rxllm.chat(Fake(CALL, "Briefly!"), "What next?", tools=[look]).map(lambda result: result.output_text)
@@ -520,10 +522,19 @@ def test_any_thread_may_type() -> None:
 
 
 def test_a_source_on_another_thread_is_read() -> None:
-    steer = of("Stop").pipe(rx.subscribe_on(NewThreadScheduler()))
-    script = [[("delay", 0.01), *(piece for _ in range(400) for piece in (("delay", 0.001), "Aye. "))], "Ok."]
-    result = rxllm.chat(Fake(*script), "Hi", steer=steer).run()
-    assert result.output_text == "Ok."
+    typed = threading.Event()
+    steer = of("Stop").pipe(rx.subscribe_on(NewThreadScheduler()), rx.do_action(on_completed=typed.set))
+
+    async def tell(request: Any, call: Any) -> AsyncIterator[Event]:
+        if len(request.messages) == 1:
+            await until(typed.is_set)
+            yield TextDelta("Aye. ")
+            yield TextDelta("Bee.")
+        else:
+            yield TextDelta("Ok.")
+
+    result = rxllm.chat(tell, "Hi", steer=steer).run()
+    assert [text for _, text in texts(result)[1:]] == ["Aye. ", "Stop", "Ok."]
 
 
 def test_time_is_that_of_the_subscription() -> None:
@@ -541,9 +552,10 @@ def test_time_is_that_of_the_subscription() -> None:
 def test_the_model_waits_for_a_slow_reader_and_the_user_does_not() -> None:
     steer: Subject[str] = Subject()
     events: list[Event] = []
-    for event in rxllm.stream(Fake([f"Sentence {i}. " for i in range(500)], "Ok."), "Hi", steer=steer):
+    story = [f"Sentence {i}. " for i in range(500)]
+    for event in rxllm.stream(Fake(story, "Ok."), "Hi", steer=steer):
         if not events:
-            time.sleep(0.05)
+            rxllm.generate(Fake(story), "Hi").run()  # a whole second answer, on the same loop
             steer.on_next("Stop")
         events.append(event)
     assert sum(isinstance(event, TextDelta) for event in events) < 130  # what has waited, and a sentence
@@ -568,10 +580,10 @@ def test_a_dispose_inside_any_event_leaves_nothing(kind_of_event: type[Event]) -
                 left.set()
 
         subscription = rxllm.stream(fake, "Hi", steer=steer).subscribe(see)
-        await asyncio.wait_for(left.wait(), PATIENCE / 4)
+        await until(left.is_set)
         assert not steer.observers
         steer.on_next("Late")
-        await asyncio.sleep(0.01)
+        await turns()
 
     asyncio.run(main())
     assert type(events[-1]) is kind_of_event
@@ -615,33 +627,29 @@ def test_the_operator_keeps_the_contract() -> None:
 
 
 def test_the_connection_is_closed_at_the_cut() -> None:
+    """The next step is the next call."""
+    steer: Subject[str] = Subject()
+    closed: list[str | None] = []
+
     def answer(request: Any) -> Reply:
         if len(request.json["messages"]) > 1:
             return Reply(chat("Ok."))
-        return Reply(endless(lambda i: chat_chunk(f"Sentence {i}. "), every=0.001))
+        return Reply(endless(lambda i: chat_chunk(f"Sentence {i}. ")))
 
-    async def once() -> float:
-        steer: Subject[str] = Subject()
-        cut: list[float] = []
+    def see(event: Event) -> None:
+        if isinstance(event, TextDelta) and event.delta.startswith("Sentence 9."):
+            steer.on_next("Stop")
+        if isinstance(event, TextDelta) and event.delta == "Ok.":
+            closed.append(server.connections[0].closed_by)
 
-        def see(event: Event) -> None:
-            if isinstance(event, TextDelta) and event.delta.startswith("Sentence 9."):
-                steer.on_next("Stop")
-            if isinstance(event, MessageCompleted):
-                cut.append(time.monotonic())
+    async def main() -> None:
+        result = (await rxllm.stream(model(server), "Hi", steer=steer).pipe(ops.tap(see))).result  # type: ignore[union-attr]
+        assert texts(result)[1][1] == "".join(f"Sentence {i}. " for i in range(10))
+        assert result.output_text == "Ok."
 
-        with Loopback(answer) as server:
-            events = rxllm.stream(model(server), "Hi", steer=steer).pipe(ops.tap(see))
-            result = (await events).result  # type: ignore[union-attr]
-            assert texts(result)[1][1] == "".join(f"Sentence {i}. " for i in range(10))
-            assert result.output_text == "Ok."
-            first = server.connections[0]
-            await until(lambda: first.closed_at is not None)
-            assert first.closed_by == "client"
-            assert first.closed_at is not None
-            return first.closed_at - cut[0]
-
-    assert_prompt([asyncio.run(once()) for _ in range(5)])
+    with Loopback(answer) as server:
+        asyncio.run(main())
+    assert closed == ["client"]
 
 
 async def steering(world: World) -> None:
@@ -683,10 +691,9 @@ def test_many_steered_chats_leave_nothing() -> None:
                 assert (await source).output_text == "Ok."
             else:
                 subscription = source.subscribe()
-                await asyncio.sleep(0.0001)
+                await turns(i % 50)
                 subscription.dispose()
-        await asyncio.sleep(0.01)
-        assert (len(asyncio.all_tasks()), threading.active_count()) == before
+        await until(lambda: (len(asyncio.all_tasks()), threading.active_count()), before.__eq__)
 
     asyncio.run(main())
     assert not steer.observers

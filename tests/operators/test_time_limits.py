@@ -36,6 +36,7 @@ from rxllm.events import (
 from rxllm.runtime.back_pressure import Gate, read_by
 from rxllm.testing.marbles import START, check, cold, record
 from rxllm.values import AdapterError, Call, Message, ProviderPart, Request, StreamError, Usage, ValidationError
+from tests.waiting import PATIENCE, wait_until
 
 # time_limits
 
@@ -103,7 +104,7 @@ def test_signs_of_life_do_not_keep_an_idle_stream_alive() -> None:
 
 
 @pytest.mark.parametrize("content", [Custom("mine"), PartAdded(ProviderPart("p", {})), ThinkingDelta("")])
-def test_what_the_model_or_an_operator_says_is_content(content: Event) -> None:
+def test_text_of_the_model_or_of_an_operator_is_content(content: Event) -> None:
     check(
         ops.time_limits(first=3, idle=3),
         "s-c-c-c-c-c|",
@@ -145,7 +146,7 @@ def test_the_whole_has_a_limit_however_much_is_said() -> None:
     )
 
 
-def test_what_is_open_is_closed_and_kept() -> None:
+def test_an_open_block_is_closed_and_kept() -> None:
     values: dict[str, Any] = {
         "s": VALUES["s"],
         "h": ThinkingDelta("hm", "1"),
@@ -221,7 +222,7 @@ def test_an_answer_without_content_is_in_time() -> None:
     )
 
 
-def test_what_follows_a_response_is_timed_again() -> None:
+def test_the_events_after_a_response_are_timed_again() -> None:
     check(
         ops.time_limits(idle=3),
         "-sHTe--------s-----H|",
@@ -323,16 +324,16 @@ def test_an_event_that_is_being_delivered_is_no_silence() -> None:
         told.append(type(event).__name__)
         if isinstance(event, TextDelta):
             entered.set()
-            assert leave.wait(5)
+            assert leave.wait(PATIENCE)
 
     subject.pipe(ops.time_limits(idle=5)).subscribe(on_next, scheduler=scheduler)
     thread = threading.Thread(target=subject.on_next, args=(VALUES["H"],))
     thread.start()
-    assert entered.wait(5)
+    wait_until(entered.is_set)
     scheduler.advance_to(10)
     assert told == ["TextDelta"]
     leave.set()
-    thread.join(5)
+    thread.join(PATIENCE)
     scheduler.advance_to(20)
     assert told == ["TextDelta", "TextCompleted", "ErrorEvent"]
 
@@ -445,7 +446,7 @@ def test_dispose_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize(
     ("after", "fn", "name"), [(0, print, "after"), (-1, print, "after"), ("3", print, "after"), (3, None, "fn")]
 )
-def test_what_makes_no_sense_is_refused(after: Any, fn: Any, name: str) -> None:
+def test_invalid_arguments_are_refused(after: Any, fn: Any, name: str) -> None:
     with pytest.raises(ValidationError) as caught:
         ops.stall_warning(after, fn)
     assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", (name,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,11 +34,12 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
-from rxllm.testing import Cassette
+from rxllm.testing import Cassette, World, simulate
 from rxllm.values import Message, StepResult, Tool, ToolCall, ToolError
 from tests.operators.journal import KeepingJournal
 from tests.operators.test_argument_streams import kinds, result, stepped
 from tests.operators.tools import contents
+from tests.waiting import PATIENCE
 
 LONG = 500
 """The number of pieces that the model would write. None of them may be written after a veto."""
@@ -145,16 +147,21 @@ def test_every_error_ends_the_response(error: Exception) -> None:
 
 
 def test_a_tool_that_takes_too_long_ends_the_response() -> None:
-    @tool(eager=True, timeout=0.05)
+    @tool(eager=True, timeout=5.0)
     async def save(path: str, text: rxllm.Stream[str]) -> None:
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
 
     async def model(request: Any, call: Any) -> AsyncIterator[Event]:
         yield ToolCallStarted("c1", "save")
         yield ToolCallDelta("c1", '{"path": "a", "text": "x')
-        await asyncio.sleep(30)
+        await asyncio.Event().wait()
 
-    assert "did not finish" in contents(result(stepped(model, save)))["c1"]
+    async def taking_too_long(world: World) -> None:
+        events = await rxllm.stream_step(model, "Hi", tools=[save]).pipe(ops.verify()).to_list()
+        assert "did not finish" in contents(result(events))["c1"]
+        assert time.monotonic() == pytest.approx(5.0)
+
+    simulate(taking_too_long, faults=())
 
 
 def test_a_plain_argument_of_the_wrong_type_ends_the_response() -> None:
@@ -169,7 +176,9 @@ def test_a_plain_argument_of_the_wrong_type_ends_the_response() -> None:
 
 def test_a_halt_ends_the_response_and_the_chat() -> None:
     model = Dictation()
-    events = list(rxllm.stream(model.write, "Hi", tools=[refusing(halt("enough", 7))], timeout=5).pipe(ops.verify()))
+    events = list(
+        rxllm.stream(model.write, "Hi", tools=[refusing(halt("enough", 7))], timeout=PATIENCE).pipe(ops.verify())
+    )
     assert isinstance(events[-1], ChatCompleted)
     chat = events[-1].result
     assert (chat.halted_reason, len(chat.steps), chat.metadata["halt_result"]) == ("enough", 1, 7)
@@ -260,7 +269,7 @@ def test_a_call_that_the_response_leaves_open_is_dropped() -> None:
             pass
         raise NO
 
-    step = rxllm.step(model, "Hi", tools=[save, look()], timeout=5).run()
+    step = rxllm.step(model, "Hi", tools=[save, look()], timeout=PATIENCE).run()
     assert contents(step) == {"look": "seen"}
 
 
@@ -300,7 +309,7 @@ def test_complete_calls_keep_their_results() -> None:
 
     tools = [look(), look_at("late", eager=False), tool(name="work", handler=work, eager=True), refusing(NO)]
     model = Dictation(*called("look"), *called("late"), *called("work"))
-    events = rxllm.stream_step(model.write, "Hi", tools=tools, timeout=5).pipe(ops.tap(see), ops.verify())
+    events = rxllm.stream_step(model.write, "Hi", tools=tools, timeout=PATIENCE).pipe(ops.tap(see), ops.verify())
     step = events.pipe(ops.to_step_result()).run()
     assert contents(step) == {"look": "seen", "late": "late", "work": "worked", "c1": '{"error":"not there"}'}
     assert [message.tool_call_id for message in step.tool_results] == ["look", "late", "work", "c1"]
@@ -368,7 +377,9 @@ def test_a_tool_that_still_reads_a_complete_call_reads_to_its_end() -> None:
         if isinstance(event, MessageCompleted):
             vetoed.set()
 
-    events = rxllm.stream_step(Dictation(*whole).write, "Hi", tools=[other, refusing(NO)], timeout=5).pipe(ops.tap(see))
+    events = rxllm.stream_step(Dictation(*whole).write, "Hi", tools=[other, refusing(NO)], timeout=PATIENCE).pipe(
+        ops.tap(see)
+    )
     assert contents(events.pipe(ops.to_step_result()).run()) == {"o1": "abc", "c1": '{"error":"not there"}'}
 
 
@@ -430,7 +441,7 @@ def test_an_agents_tool_vetoes_in_its_own_response() -> None:
     inner = Dictation()
     agent = Engine(inner.write, tools=[refusing(NO)]).as_tool(name="agent")
     outer = rxllm.Fake([ToolCall("a1", "agent", {"prompt": "Go"})], "Done.")
-    events = list(rxllm.stream(outer, "Hi", tools=[agent], timeout=5).pipe(ops.verify()))
+    events = list(rxllm.stream(outer, "Hi", tools=[agent], timeout=PATIENCE).pipe(ops.verify()))
     assert isinstance(events[-1], ChatCompleted)
     assert contents(events[-1].result.steps[0]) == {"a1": "Well then."}
     assert any(isinstance(event, Nested) and isinstance(event.event, ToolResultEncoded) for event in events)

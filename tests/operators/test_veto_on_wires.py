@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Iterator
 from functools import cache
 from typing import Any, cast
@@ -15,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rxllm
-from rxllm import Thread, Tool, ToolError, tool
+from rxllm import Thread, ToolError, tool
 from rxllm.events import Event
-from rxllm.testing.loopback import DONE, Loopback, Pause, Reply, Request, chat_chunk, chat_event, chat_finish
+from rxllm.testing.loopback import DONE, STALL, Loopback, Reply, chat_chunk, chat_event, chat_finish
 from rxllm.values import Call
+from tests.closing import assert_closes
 from tests.examples import examples
 
 LINES = 500
@@ -93,54 +93,27 @@ def pieces_of(text: str, path: str = "/etc/passwd") -> list[str]:
     return [whole[:20], *whole[20:-2], whole[-2:]]
 
 
-def guarded(refused: list[float]) -> Tool:
-    """A tool that refuses a path, and notes when."""
-
-    @tool(eager=True)
-    async def save(path: str, text: rxllm.Stream[str]) -> str:
-        if path.startswith("/"):
-            refused.append(time.monotonic())
-            raise ToolError("handler_raised", f"{path} is not in the folder")
-        return "".join([piece async for piece in text])
-
-    return save
-
-
-class Service:
-    """A provider that dictates slowly, and then says that it has understood. It counts the frames it has sent."""
-
-    def __init__(self, wire: str) -> None:
-        self.make = WIRES[wire][1]
-        self.sent = 0
-        self.all = self.make(pieces_of("x" * LINES))
-
-    def __call__(self, request: Request) -> Reply:
-        return Reply(self.dictate()) if b"not in the folder" not in request.body else Reply(self.make(["{}"])[:0])
-
-    def dictate(self) -> Iterator[bytes | Pause]:
-        for data in self.all:
-            yield data
-            self.sent += 1
-            yield Pause(0.004)
+@tool(eager=True)
+async def save(path: str, text: rxllm.Stream[str]) -> str:
+    """A tool that refuses a path."""
+    if path.startswith("/"):
+        raise ToolError("handler_raised", f"{path} is not in the folder")
+    return "".join([piece async for piece in text])
 
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_the_connection_closes_at_once_and_the_rest_is_not_sent(wire: str) -> None:
-    seconds: list[float] = []
-    for _ in range(3):  # the machine may be busy
-        refused: list[float] = []
-        service = Service(wire)
-        with Loopback(service) as server:
-            adapter = WIRES[wire][0](base_url=server.url, api_key="k")
-            step = rxllm.step(rxllm.Engine(adapter, model="m", retry=False), "Hi", tools=[guarded(refused)]).run()
-            seconds.append(server.connections[0].wait_closed() - refused[0])
-            assert server.connections[0].closed_by == "client"
+    adapter, frames_of = WIRES[wire]
+    frames = frames_of(pieces_of("x" * LINES))
+    begun = [*frames[: len(frames) // 2], STALL]
+
+    def refuse(server: Loopback) -> None:
+        engine = rxllm.Engine(adapter(base_url=server.url, api_key="k"), model="m", retry=False)
+        step = rxllm.step(engine, "Hi", tools=[save]).run()
         assert [message.text for message in step.tool_results] == ['{"error":"/etc/passwd is not in the folder"}']
         assert step.response.output_text == "I save it. "
-        assert service.sent < 0.6 * len(service.all)
-        if seconds[-1] < 0.1:
-            break
-    assert min(seconds) < 0.1
+
+    assert_closes(refuse, Reply(begun))
 
 
 # The next request
@@ -162,7 +135,7 @@ def vetoed(wire: str, sizes: list[int]) -> Thread:
         for event in decoder.close():
             yield event
 
-    return rxllm.step(model, "Hi", tools=[guarded([])]).run().thread
+    return rxllm.step(model, "Hi", tools=[save]).run().thread
 
 
 @settings(deadline=None, max_examples=examples(20))

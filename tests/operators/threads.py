@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-PATIENCE = 30.0
-"""Seconds until those that wait for each other fail."""
+from tests.waiting import PATIENCE
 
 
 def together(*each: Callable[[], object]) -> None:
