@@ -118,7 +118,8 @@ class Killing:
 
     def run(self, case: Case) -> None:
         """Do what the process of a case is forked for."""
-        kills, began = len(case.killed), time.monotonic()
+        began = time.monotonic()
+        kills = len(case.killed)
         kill_points.FOLDER = self.folder_of(case)
         log = (kill_points.FOLDER / "failure").open("w")
         faulthandler.dump_traceback_later(SECONDS, exit=True, file=log)

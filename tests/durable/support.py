@@ -19,7 +19,14 @@ T = TypeVar("T")
 
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    ["__main__", "rxllm.durable._redis", "redis.asyncio", "tests.durable.crashing", "tests.durable.talking"]
+    [
+        "rxllm.durable._redis",
+        "redis.asyncio",
+        "tests.durable.crashing",
+        "tests.durable.talking",
+        "httpcore",
+        "h2.connection",
+    ]
 )
 
 RAN: list[int] = []
