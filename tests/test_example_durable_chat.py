@@ -74,7 +74,7 @@ def answers(*replies: Reply) -> Callable[[Request], Reply]:
     return answer
 
 
-def test_a_chat_that_is_killed_goes_on_with_what_was_rolled(tmp_path: Path) -> None:
+def test_a_killed_chat_continues_with_the_roll_that_it_has_made(tmp_path: Path) -> None:
     with Loopback(answers(Reply([chat_chunk("It "), STALL]), Reply(chat("It ", "is.")), Reply(chat("Bye.")))) as server:
         killed = Chat(tmp_path, server)
         killed.until("> ")

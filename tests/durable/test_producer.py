@@ -78,7 +78,7 @@ def test_a_store_that_stays_away_longer_than_the_lease_ends_the_producer(tmp_pat
 
 
 @pytest.mark.parametrize("method", ["append", "renew", "wait", "load", "records", "events"])
-def test_what_else_a_store_raises_ends_the_producer_and_is_logged_once(
+def test_any_other_error_of_a_store_ends_the_producer_and_is_logged_once(
     tmp_path: Path, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     is_broken = True

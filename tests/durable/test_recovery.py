@@ -137,7 +137,7 @@ async def noted(store: Store, id: str, *records: Record) -> None:
     await store.append(lease, [], records)
 
 
-def test_what_is_not_left_again_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_does_not_end_as_recorded_diverges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "LEFT_SECONDS", 0.1)
 
     def build(*operators: Any) -> Any:
@@ -406,7 +406,7 @@ def test_producers_that_die_without_getting_further_are_counted(
     in_loop(main)
 
 
-def test_what_is_given_back_is_no_attempt(tmp_path: Path) -> None:
+def test_a_released_run_does_not_count_as_an_attempt(tmp_path: Path) -> None:
     async def main() -> None:
         path = tmp_path / "runs.db"
         model = Fake(lambda request: ["One", ("delay", 60)])

@@ -108,7 +108,7 @@ def test_a_store_that_hangs_is_an_error_in_bounded_time_and_its_append_may_be_tr
     with_store(own_redis.url, main)
 
 
-def test_what_it_has_acknowledged_survives_its_kill(own_redis: RedisServer) -> None:
+def test_acknowledged_appends_survive_a_kill_of_the_server(own_redis: RedisServer) -> None:
     async def main(store: Store) -> None:
         leases = [await claimed(store, str(number)) for number in range(4)]
         acknowledged = [0] * 4

@@ -53,7 +53,7 @@ def folded(events: list[Event]) -> StreamCollector:
     return state
 
 
-def test_a_run_is_what_its_factory_builds(path: str) -> None:
+def test_a_run_emits_the_stream_of_its_factory(path: str) -> None:
     with open_runs(path, FACTORIES) as runs:
         id = runs.start("chat", "1 + 1?").run()
         assert runs.result(id).run() == build_chat("1 + 1?").run().result
@@ -91,7 +91,7 @@ def test_the_input_is_any_value(path: str) -> None:
     assert inputs == RAN
 
 
-def test_a_fold_gives_what_the_stream_is(path: str) -> None:
+def test_the_result_of_a_run_is_that_of_its_stream(path: str) -> None:
     factories: dict[str, Any] = {
         "step": lambda input: rxllm.stream_step(Fake("Hi"), input),
         "response": lambda input: rxllm.stream_generate(Fake("Hi"), input),
@@ -121,7 +121,7 @@ def test_late_watchers_get_the_fold_and_then_live_events(path: str) -> None:
     in_loop(main)
 
 
-def test_another_process_watches_what_is_committed(path: str) -> None:
+def test_another_process_watches_the_committed_events(path: str) -> None:
     async def main() -> None:
         gate = asyncio.Event()
         factories: dict[str, Any] = {"story": lambda input: rxllm.stream(gated("Once", gate, " upon"), input)}
@@ -211,7 +211,7 @@ def test_wrong_arguments_are_told_at_the_call(path: str) -> None:
         assert caught.value.reason == "exists"
 
 
-def test_a_repr_tells_what_it_is(path: str) -> None:
+def test_the_repr_names_the_store_and_the_factories(path: str) -> None:
     with open_runs(path, FACTORIES) as runs:
         assert repr(runs) == f"Runs({open_store(path)!r}, story, chat, slow; 0 produced here)"
 
@@ -270,7 +270,7 @@ def test_a_run_waits_for_a_worker(path: str) -> None:
         assert runs.result(id).run().output_text == "two"  # type: ignore[union-attr]
 
 
-def test_what_is_closed_is_gone_on_with_elsewhere(path: str) -> None:
+def test_another_process_continues_a_closed_run(path: str) -> None:
     asked: list[str] = []
 
     def build(words: list[Any]) -> Any:
@@ -443,7 +443,7 @@ def test_the_end_of_a_halted_chat_that_is_committed_later_is_halted_too(path: st
 # Recovering all the time
 
 
-def test_recover_every_takes_what_comes_until_it_is_disposed(path: str) -> None:
+def test_recover_every_takes_new_runs_until_it_is_disposed(path: str) -> None:
     async def main() -> None:
         async with open_runs(path, FACTORIES) as runs, open_runs(path, FACTORIES) as others:
             taken: list[tuple[str, ...]] = []

@@ -205,7 +205,7 @@ def test_sessions_of_older_versions_are_read(make_store: MakeStore) -> None:
     in_loop(main)
 
 
-def test_a_new_document_is_what_the_old_ones_were(make_store: MakeStore) -> None:
+def test_new_documents_have_the_form_of_the_old_ones(make_store: MakeStore) -> None:
     async def main() -> None:
         store = make_store()
         async with open_runs(store, FACTORIES) as runs:

@@ -182,7 +182,7 @@ def test_a_damaged_file_is_an_error(path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["", ":memory:", 7, None, object, "postgres://me:secret@host"])
-def test_what_names_no_store_is_refused_at_the_call(place: Any) -> None:
+def test_an_invalid_store_is_refused_at_the_call(place: Any) -> None:
     with pytest.raises(ValidationError, match="store must be ") as error:
         open_store(place)
     assert "secret" not in str(error.value)
@@ -400,7 +400,7 @@ def test_closing_leaves_no_thread_and_no_file_open(path: Path) -> None:
         assert left() == before
 
 
-def test_what_waits_costs_one_poll_and_nobody_waiting_costs_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_waits_share_one_poll_and_without_waits_there_is_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each `POLL_SECONDS`, which go by here when they are told to."""
     clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(_sqlite_thread, "time", clock)

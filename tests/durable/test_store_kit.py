@@ -116,7 +116,7 @@ def test_an_interposed_store_is_a_store_and_calls_its_hooks(tmp_path: Path) -> N
     assert calls.index("append") < calls.index("after append")
 
 
-def test_what_a_hook_raises_takes_the_place_of_the_call_or_of_its_answer(tmp_path: Path) -> None:
+def test_an_error_of_a_hook_replaces_the_call_or_its_result(tmp_path: Path) -> None:
     def fail(method: str, arguments: tuple[Any, ...]) -> None:
         if method == "create":
             raise RunError("store_unavailable")
@@ -379,7 +379,7 @@ def test_a_store_does_what_the_model_does(
 
 
 @pytest.mark.long
-def test_what_was_acknowledged_survives_kills_of_the_process_and_nothing_is_there_in_half(
+def test_acknowledged_appends_survive_kills_of_the_process_and_none_is_half_there(
     make_store: MakeStore,
 ) -> None:
     rng = random.Random(7)

@@ -277,7 +277,7 @@ def test_an_error_that_cannot_be_read_is_one(make_store: MakeStore, error: bytes
     in_loop(main)
 
 
-def test_a_watcher_gets_what_can_be_read_and_then_an_error(make_store: MakeStore) -> None:
+def test_a_watcher_gets_the_readable_events_and_then_an_error(make_store: MakeStore) -> None:
     async def main() -> None:
         store = make_store()
         started = serializer.to_json(MessageStarted(Message("assistant", ""))).encode()

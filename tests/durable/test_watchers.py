@@ -71,7 +71,7 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
     in_loop(main)
 
 
-def test_what_is_new_is_read_once_for_all_watchers(tmp_path: Path) -> None:
+def test_new_events_are_read_once_for_all_watchers(tmp_path: Path) -> None:
     calls: Counter[str] = Counter()
 
     async def main() -> None:

@@ -216,7 +216,7 @@ def test_an_error_below_the_steps_keeps_the_text_and_says_so() -> None:
     assert turn.session.messages[-1].metadata == {"partial": "error"}
 
 
-def test_an_error_of_the_model_leaves_what_it_left_before() -> None:
+def test_after_an_error_of_the_model_the_option_changes_nothing() -> None:
     events = events_of(["In ", StreamError("truncated")])
     assert folded(events, keep_partial=True) == folded(events)
     assert folded(events).session.messages[-1].text == "In "
