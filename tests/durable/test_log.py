@@ -137,7 +137,7 @@ def test_a_recovered_run_goes_on_with_the_ends_that_are_committed(make_store: Ma
                 data = await log_of(runs._store, id)
                 assert sum(entry.count(f"3: {TEXT}".encode()) for entry in data) <= 4
 
-    in_loop(main, 110)
+    in_loop(main)
 
 
 def test_a_log_of_version_1_is_read_and_continued(tmp_path: Path) -> None:
