@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -11,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from rxllm.durable import open_store
 from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat, chat_chunk, chat_event, chat_finish
 from tests.programs import EXAMPLES, SECONDS
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.long
 
@@ -22,8 +25,15 @@ CALL = {"index": 0, "id": "c0", "function": {"name": "roll", "arguments": '{"sid
 class Chat:
     """The example as a process, which reads what is typed and has printed `text`."""
 
-    def __init__(self, folder: Path, server: Loopback) -> None:
-        command = [sys.executable, "-u", str(EXAMPLES / "durable_chat.py"), str(folder / "chat.db"), "openai:m"]
+    def __init__(self, folder: Path, server: Loopback, *options: str) -> None:
+        command = [
+            sys.executable,
+            "-u",
+            *options,
+            str(EXAMPLES / "durable_chat.py"),
+            str(folder / "chat.db"),
+            "openai:m",
+        ]
         environment = {**os.environ, "OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "k"}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         self._process = subprocess.Popen(command, env=environment, text=True, **pipes)  # type: ignore[call-overload]
@@ -64,7 +74,7 @@ def answers(*replies: Reply) -> Callable[[Request], Reply]:
     return answer
 
 
-def test_a_chat_that_is_killed_goes_on_with_what_was_rolled(tmp_path: Path) -> None:
+def test_a_killed_chat_continues_with_the_roll_that_it_has_made(tmp_path: Path) -> None:
     with Loopback(answers(Reply([chat_chunk("It "), STALL]), Reply(chat("It ", "is.")), Reply(chat("Bye.")))) as server:
         killed = Chat(tmp_path, server)
         killed.until("> ")
@@ -86,12 +96,27 @@ def test_a_chat_that_is_killed_goes_on_with_what_was_rolled(tmp_path: Path) -> N
         assert last.text.splitlines()[-4:] == ["It is.", "> Thanks!", "Bye.", "> "]
 
 
+STALLS = """
+import runpy, sys, threading, time
+time.sleep = lambda seconds: threading.Event().wait()
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Run a program in which whoever sleeps does not wake up."""
+
+
+async def is_rolling(path: Path) -> bool:
+    store = open_store(path)
+    kinds = [record.kind for run in await store.runs() for record in await store.records(run.id)]
+    await store.close()
+    return "begin" in kinds
+
+
 def test_a_die_that_was_still_rolling_rolls_again(tmp_path: Path) -> None:
     with Loopback(answers(Reply(chat("It is.")))) as server:
-        killed = Chat(tmp_path, server)
+        killed = Chat(tmp_path, server, "-c", STALLS)
         killed.type("Roll!")
-        server.wait_until(lambda: len(server.requests) == 1)
-        threading.Event().wait(0.5)  # it takes a second
+        wait_until(lambda: asyncio.run(is_rolling(tmp_path / "chat.db")))
         killed.kill()
         assert "rolled" not in killed.text
         again = Chat(tmp_path, server)

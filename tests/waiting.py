@@ -1,8 +1,8 @@
 """Waiting in tests: for the thing itself, with a generous bound, and never for a time.
 
-`wait_until` is for threads, `until` for coroutines. The bound only ends a wait that is in vain; no test is about it.
-To show that something does *not* happen, make something else happen that must come after it, and look then: another
-request on the same loop, `turns` of the loop, or the next item of a stream.
+`wait_until` is for threads, `until` and `until_async` for coroutines. The bound only ends a wait that is in vain; no
+test is about it. To show that something does *not* happen, make something else happen that must come after it, and look
+then: another request on the same loop, `turns` of the loop, or the next item of a stream.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -33,6 +33,16 @@ async def until(look: Callable[[], T], accept: Callable[[T], object] = bool) -> 
     """Let the event loop run until ``accept(look())``, and return it. Raises as `wait_until` does."""
     give_up = time.monotonic() + PATIENCE
     while not accept(seen := look()):
+        if time.monotonic() > give_up:
+            raise _in_vain(look, seen)
+        await asyncio.sleep(0.001)
+    return seen
+
+
+async def until_async(look: Callable[[], Awaitable[T]], accept: Callable[[T], object] = bool) -> T:
+    """As `until`, where looking is asynchronous."""
+    give_up = time.monotonic() + PATIENCE
+    while not accept(seen := await look()):
         if time.monotonic() > give_up:
             raise _in_vain(look, seen)
         await asyncio.sleep(0.001)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from tests.corpus import VARIABLE
 from tests.durable import crashing
 from tests.durable.crashing import note, pay, stamp
 from tests.durable.kill_points import add, effect
+from tests.waiting import turns as loop_turns
 
 SECRET = "SECRET"
 ASK = {"ask": "Go!"}
@@ -79,7 +79,7 @@ def passes(text: str) -> str | None:
 
 
 async def passes_soon(text: str) -> str | None:
-    await asyncio.sleep(0.003)
+    await loop_turns()
     return passes(text)
 
 
@@ -96,7 +96,7 @@ def build_response(input: Any) -> Any:
 
 @tool(name="note")
 async def later_note(text: str) -> str:
-    await asyncio.sleep(0.003)
+    await loop_turns()
     return effect("note", f"note {text}")
 
 
@@ -164,7 +164,7 @@ def build_hedge(input: Any) -> Any:
 def build_race(input: Any) -> Any:
     last = ["I ", "am@ ", "quick. "]
     quick = turns("quick", ["Quick@ ", ToolCall("c0", "note", {"text": "quick"})], last)
-    tardy = turns("tardy", [("delay", 0.05), "Tardy@ ", ToolCall("c0", "note", {"text": "tardy"})], last)
+    tardy = turns("tardy", [("delay", 60), "Tardy@ ", ToolCall("c0", "note", {"text": "tardy"})], last)
     return rxllm.race(*(start(model, input, tools=[note]) for model in (tardy, quick)))
 
 

@@ -18,10 +18,24 @@ def nothing_ran() -> None:
     support.RAN.clear()
 
 
+@pytest.fixture(scope="session")
+def _redis_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"), "--appendonly", "no")
+    yield server
+    server.stop()
+
+
 @pytest.fixture
-def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
-    """A Redis of our own, empty."""
-    server = RedisServer(tmp_path)
+def redis_server(_redis_of_all: RedisServer) -> RedisServer:
+    """An empty Redis, which the tests share one after the other."""
+    _redis_of_all.ask("FLUSHALL")
+    return _redis_of_all
+
+
+@pytest.fixture
+def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis of the test's own, which it may stop, fill or configure, and whose connections it may count."""
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
     yield server
     server.stop()
 

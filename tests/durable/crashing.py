@@ -1,12 +1,8 @@
-"""A program that produces a run and kills itself at a point of it; its factories go on in the test's process.
-
-``python -m tests.durable.crashing FOLDER POINT``, see ``tests.durable.kill_points``.
-"""
+"""A process that produces a run and kills itself at a point of it; its factories go on in the test's process."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +89,13 @@ def build_chat(input: dict[str, Any]) -> Any:
 FACTORIES = {"chat": build_chat}
 
 
-async def main(folder: Path) -> None:
-    store = interposed(open_store(folder / "runs.db"))
-    async with open_runs(store, FACTORIES, flush_after=0.01, lease=LEASE) as runs:
-        await runs.result(await runs.start("chat", {"ask": "Go!"}, id="run"))
-    print(dict(kill_points.COUNTS))
+def crash(pipe: object, folder: Path, point: str) -> None:
+    """Produce the run in a process that dies at the point, see ``tests.durable.kill_points``."""
+    kill_points.FOLDER, kill_points.POINT = folder, point
 
+    async def main() -> None:
+        store = interposed(open_store(folder / "runs.db"))
+        async with open_runs(store, FACTORIES, flush_after=0.01, lease=LEASE) as runs:
+            await runs.result(await runs.start("chat", {"ask": "Go!"}, id="run"))
 
-if __name__ == "__main__":
-    kill_points.FOLDER, kill_points.POINT = Path(sys.argv[1]), sys.argv[2]
-    asyncio.run(main(kill_points.FOLDER))
+    asyncio.run(main())

@@ -33,8 +33,8 @@ from tests.durable import kill_points, playing
 from tests.durable.chats import CHATS
 from tests.durable.playing import Outcome
 
-SECONDS = 30.0
-"""How long a process may take."""
+SECONDS = 300.0
+"""After which a process is in vain."""
 
 
 @dataclass
@@ -48,7 +48,6 @@ class Case:
     missed: int = 0
     """Points that were not reached."""
     pid: int = 0
-    began: float = 0.0
     failure: str = ""
 
     def __str__(self) -> str:
@@ -83,28 +82,17 @@ class Killing:
                 self.folder_of(case).mkdir()
                 self.fork(case)
                 running[case.pid] = case
-            self.kill_due(list(running.values()))
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                time.sleep(0.001)
-                continue
+            pid, status = os.waitpid(-1, 0)
             case = running.pop(pid)
             if self.is_over(case, status):
                 continue
             self.fork(case)
             running[case.pid] = case
 
-    def kill_due(self, cases: list[Case]) -> None:
-        for case in cases:
-            age = time.monotonic() - case.began
-            kill = case.kills[len(case.killed)] if len(case.killed) < len(case.kills) else SECONDS
-            if isinstance(kill, float) and age > kill:
-                os.kill(case.pid, signal.SIGKILL)
-
     def is_over(self, case: Case, status: int) -> bool:
         """Note how a process has ended, and return whether it was the last."""
         code = os.waitstatus_to_exitcode(status)
-        if code == -signal.SIGKILL and len(case.killed) < len(case.kills):
+        if code in (-signal.SIGKILL, -signal.SIGALRM) and len(case.killed) < len(case.kills):
             case.killed.append(time.monotonic())
             return False
         case.missed = len(case.kills) - len(case.killed)
@@ -114,7 +102,6 @@ class Killing:
         return True
 
     def fork(self, case: Case) -> None:
-        case.began = time.monotonic()
         sys.stdout.flush()
         if pid := os.fork():
             case.pid = pid
@@ -131,12 +118,16 @@ class Killing:
 
     def run(self, case: Case) -> None:
         """Do what the process of a case is forked for."""
+        began = time.monotonic()
         kills = len(case.killed)
         kill_points.FOLDER = self.folder_of(case)
         log = (kill_points.FOLDER / "failure").open("w")
-        faulthandler.dump_traceback_later(SECONDS - 5, file=log)
-        if kills < len(case.kills) and isinstance(point := case.kills[kills], str):
-            kill_points.POINT = point
+        faulthandler.dump_traceback_later(SECONDS, exit=True, file=log)
+        kill = case.kills[kills] if kills < len(case.kills) else ""
+        if isinstance(kill, str):
+            kill_points.POINT = kill
+        else:  # nothing handles the alarm, so it kills
+            signal.setitimer(signal.ITIMER_REAL, max(kill, 1e-6))
         killed_at = case.killed[-1] if case.killed else None
         played = asyncio.run(playing.play(case.chat, lambda: self.store(case), killed_at))
         if case.chat in self.expected:
@@ -144,7 +135,7 @@ class Killing:
         else:
             outcome = playing.outcome(case.chat, played)
             playing.judge(case.chat, played, outcome, 0)
-            trace = {"outcome": vars(outcome), "points": kill_points.REACHED, "seconds": time.monotonic() - case.began}
+            trace = {"outcome": vars(outcome), "points": kill_points.REACHED, "seconds": time.monotonic() - began}
             trace["modules"] = [*sys.modules]
             (self.folder / f"trace-{case.chat}").write_text(json.dumps(trace))
 

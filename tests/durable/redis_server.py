@@ -1,59 +1,71 @@
-"""A real Redis of our own: started on a free port, killed, paused and started again."""
+"""A real Redis of our own, which can be killed, paused and started again."""
 
 from __future__ import annotations
 
+import random
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 from tests.judges import judge
+from tests.waiting import PATIENCE, wait_until
 
-SECONDS = 20.0
+PORTS = range(20_000, 32_000)
+"""Below those that systems give to whoever asks for any: a server that is stopped for a moment gets its port back."""
 
 
 class RedisServer:
     """Redis with its log in `folder`; what it has answered survives its kill."""
 
     def __init__(self, folder: Path, *options: str, password: str = "") -> None:
-        self._program = judge("redis-server")
-        with socket.create_server(("127.0.0.1", 0)) as unused:
-            self.port = unused.getsockname()[1]
+        self.folder = folder
+        self._socket = str(folder / "s")
         secret = ["--requirepass", password] if password else []
-        self._options = [
-            "--bind",
-            "127.0.0.1",
-            "--save",
-            "",
-            "--appendonly",
-            "yes",
-            "--dir",
-            str(folder),
-            *secret,
-            *options,
-        ]
+        self._command = [judge("redis-server"), "--bind", "127.0.0.1", "--unixsocket", self._socket]
+        self._command += ["--save", "", "--appendonly", "yes", "--dir", str(folder), *secret, *options]
+        ports = random.sample(PORTS, 10)
+        while True:
+            self.port = ports.pop()
+            try:
+                self.start()
+                break
+            except ChildProcessError:
+                if not ports:
+                    raise
         self.url = f"redis://{f':{password}@' if password else ''}127.0.0.1:{self.port}/0"
-        self.start()
 
     def start(self) -> None:
-        """Start it, or start it again, and wait until it answers."""
-        command = [self._program, "--port", str(self.port), *self._options]
+        """Start it, or start it again, and wait until it answers. Raises ``ChildProcessError`` if it ends."""
+        command = [*self._command, "--port", str(self.port)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + SECONDS
-        while b"LOADING" in (answer := self.ask("PING")) or not answer:
-            assert self._process.poll() is None, "redis-server has ended"
-            assert time.monotonic() < deadline, f"redis-server answers {answer!r}"
-            time.sleep(0.01)
+
+        def is_there() -> bool:
+            if self._process.poll() is not None:
+                raise ChildProcessError("redis-server has ended")
+            return (answer := self.ask("PING")) != b"" and b"LOADING" not in answer
+
+        wait_until(is_there)
 
     def ask(self, command: str) -> bytes:
         """Send a command on a connection of its own, and return what comes back, "" if it is not there."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), SECONDS) as connection:
+            with socket.socket(socket.AF_UNIX) as connection:  # which no other server listens at
+                connection.settimeout(PATIENCE)
+                connection.connect(self._socket)
                 connection.sendall(f"{command}\r\n".encode())
                 return connection.recv(1 << 20)
         except OSError:
             return b""
+
+    def calls(self, command: str) -> int:
+        """Return how often the command has been called since ``CONFIG RESETSTAT``."""
+        found = self.ask("INFO commandstats").partition(f"cmdstat_{command}:calls=".encode())[2]
+        return int(found.partition(b",")[0] or 0)
+
+    def clients(self, options: str = "") -> int:
+        """Return the number of connections, without the one that asks."""
+        return self.ask(f"CLIENT LIST {options}").count(b" addr=127.0.0.1:")
 
     def send(self, number: int) -> None:
         self._process.send_signal(number)
@@ -61,4 +73,4 @@ class RedisServer:
     def stop(self, number: int = signal.SIGKILL) -> None:
         """Stop it by a signal; it is gone on return."""
         self._process.send_signal(number)
-        self._process.wait(SECONDS)
+        self._process.wait(PATIENCE)

@@ -1,19 +1,16 @@
-"""A program that begins a turn of the session "ada", to be killed: ``python -m tests.durable.talking STORE POINT``.
-
-`POINT` is ``text``: it says "ready" once a part of the answer is committed, and waits; ``reply TEXT``: it begins a turn
-when a line comes in, and says how that ended; or ``before:create`` and the like, a call of the store at which it dies.
-"""
+"""A process that begins a turn of the session "ada", to be killed."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import signal
-import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any
 
 from rxllm import Fake, RunError, Session, TextDelta
-from rxllm.durable import open_runs, open_store
+from rxllm.durable import Store, open_runs
 from rxllm.durable.testing import Interposed
 from rxllm.session import stream_reply
 
@@ -37,27 +34,32 @@ def dies(point: str) -> Any:
     return die
 
 
-async def main(place: str, point: str, text: str = "stall") -> None:
-    store = open_store(place)
-    if point.startswith("before:"):
-        store = Interposed(store, before=dies(point))
-    if point.startswith("after:"):
-        store = Interposed(store, after=dies(point))
-    async with open_runs(store, FACTORIES, flush_after=0.01, lease=LEASE) as runs:
-        saved = await runs.session("ada")
-        if point == "reply":
-            print("ready", flush=True)
-            await asyncio.to_thread(sys.stdin.readline)
-        try:
-            id = await runs.start("answer", text, session=saved)
-        except RunError as error:
-            print(error.reason, flush=True)
-            return
-        async for event in runs.watch(id):
-            if point == "text" and isinstance(event, TextDelta):
-                print("ready", flush=True)
-        print("replied", flush=True)
+def talk(pipe: Connection, make_store: Callable[[], Store], point: str, text: str = "stall") -> None:
+    """Begin a turn, and say how it ended.
 
+    `point` is ``text``, where it says "ready" once a part of the answer is committed; ``reply``, where it says "ready"
+    and begins when it is told to; or ``before:create`` and the like, a call of the store at which it dies.
+    """
 
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    async def main() -> None:
+        store = make_store()
+        if point.startswith("before:"):
+            store = Interposed(store, before=dies(point))
+        if point.startswith("after:"):
+            store = Interposed(store, after=dies(point))
+        async with open_runs(store, FACTORIES, flush_after=0.01, lease=LEASE) as runs:
+            saved = await runs.session("ada")
+            if point == "reply":
+                pipe.send("ready")
+                pipe.recv()
+            try:
+                id = await runs.start("answer", text, session=saved)
+            except RunError as error:
+                pipe.send(error.reason)
+                return
+            async for event in runs.watch(id):
+                if point == "text" and isinstance(event, TextDelta):
+                    pipe.send("ready")
+            pipe.send("replied")
+
+    asyncio.run(main())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ import pytest
 
 import rxllm
 from rxllm import ChatResult, Fake, RunError, StreamCollector, ToolCall, tool
-from rxllm.durable import Runs, open_runs, open_store
-from rxllm.durable._redis import RedisStore
+from rxllm.durable import Lease, Runs, Store, open_runs, open_store
 from rxllm.events import Event
 from tests.durable.redis_server import RedisServer
-from tests.runtime.support import ROOT
+from tests.durable.support import forked, in_loop
+from tests.durable.working import LEASE, work
+from tests.waiting import PATIENCE, turns, until, until_async
 
 pytestmark = pytest.mark.long
 
@@ -36,7 +36,7 @@ def nothing_ran() -> None:
 @tool
 async def note(text: str) -> str:
     RAN.append(text)
-    await asyncio.sleep(0.05)
+    await turns()
     return text
 
 
@@ -48,7 +48,8 @@ def build_long(input: Any) -> Any:
 async def seen(runs: Runs, id: str, came: Callable[[int], object] = lambda count: None) -> list[Event]:
     """What a watcher sees that comes back whenever the store is away."""
     events: list[Event] = []
-    while True:
+
+    async def has_ended() -> bool:
         try:
             async for event in runs.watch(id, after=len(events)):
                 events.append(event)
@@ -56,9 +57,16 @@ async def seen(runs: Runs, id: str, came: Callable[[int], object] = lambda count
         except RunError as error:
             if error.reason != "store_unavailable":
                 raise
-            await asyncio.sleep(0.05)
-        else:
-            return events
+            return False
+        return True
+
+    await until_async(has_ended)
+    return events
+
+
+def waits(caplog: pytest.LogCaptureFixture) -> int:
+    """How often the producer has waited for its store."""
+    return caplog.text.count("is waiting for its store to become available")
 
 
 def check(events: list[Event]) -> None:
@@ -72,19 +80,21 @@ def check(events: list[Event]) -> None:
 
 
 @pytest.mark.parametrize("at", [3, 24, 35])
-def test_a_redis_that_is_killed_and_comes_back_costs_nothing(redis_server: RedisServer, at: int) -> None:
+def test_a_redis_that_is_killed_and_comes_back_costs_nothing(
+    own_redis: RedisServer, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> list[Event]:
-        async with open_runs(redis_server.url, {"long": build_long}, lease=20) as runs, asyncio.timeout(60):
+        async with open_runs(own_redis.url, {"long": build_long}, lease=PATIENCE) as runs:
             id = await runs.start("long", "Hi")
             reached = asyncio.Event()
             watching = asyncio.create_task(seen(runs, id, lambda count: reached.set() if count >= at else None))
             await reached.wait()
-            redis_server.stop(signal.SIGKILL)
-            await asyncio.sleep(0.3)
-            await asyncio.to_thread(redis_server.start)
+            own_redis.stop(signal.SIGKILL)
+            await until(lambda: waits(caplog) >= 2)
+            await asyncio.to_thread(own_redis.start)
             return await watching
 
-    check(asyncio.run(main()))
+    check(in_loop(main))
 
 
 def fill(path: Path) -> None:
@@ -94,68 +104,25 @@ def fill(path: Path) -> None:
             file.write(bytes(4096))
 
 
-def test_a_full_disk_holds_a_run_up_until_there_is_room(small_disk: Path) -> None:
+def test_a_full_disk_holds_a_run_up_until_there_is_room(small_disk: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, filler = small_disk / "runs.db", small_disk / "filler"
 
     async def main() -> list[Event]:
-        async with open_runs(path, {"long": build_long}, lease=20) as runs, asyncio.timeout(60):
+        async with open_runs(path, {"long": build_long}, lease=PATIENCE) as runs:
             id = await runs.start("long", "Hi")
             fill(filler)
-            count = (await runs.list())[0].events
-            await asyncio.sleep(1.5)
-            assert (await runs.list())[0].status == "running"
-            assert (await runs.list())[0].events <= count + 20  # what had room in the file that is there
+            count = (await runs.get(id)).events
+            await until(lambda: waits(caplog) >= 3)
+            run = await runs.get(id)
+            assert run.status == "running"
+            assert run.events <= count + 20  # what had room in the file that is there
             filler.unlink()
             return await seen(runs, id)
 
-    check(asyncio.run(main()))
+    check(in_loop(main))
 
 
 # Workers
-
-APP = """
-import asyncio, os, sys, time
-{skew}
-import rxllm
-from rxllm.durable import open_runs
-
-@rxllm.tool
-async def note(text: str) -> str:
-    with open("effects", "a") as file:
-        file.write(text + "\\n")
-    await asyncio.sleep(0.05)
-    return text
-
-def build(input):
-    words = ["one ", ("delay", 0.02), "two ", ("delay", 0.02), "three "]
-
-    def respond(request):  # a script would begin anew in another process
-        if request.messages[-1].role == "tool":
-            return [*words, ("delay", 0.2), "four"]
-        return [*words, rxllm.ToolCall("c0", "note", dict(text=input))]
-
-    return rxllm.stream(rxllm.Fake(respond), input, tools=[note])
-
-runs = open_runs({place!r}, dict(chat=build), lease={lease})
-"""
-SKEW = "real = time.time; time.time = lambda: real() + {seconds}"
-
-
-@contextmanager
-def workers(folder: Path, count: int) -> Iterator[list[subprocess.Popen[str]]]:
-    env = {"PYTHONPATH": str(ROOT), "PATH": ""}
-    command = [sys.executable, "-m", "rxllm", "worker", "app:runs", "--every", "0.05"]
-    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-    started = [subprocess.Popen(command, cwd=folder, env=env, **options) for _ in range(count)]
-    try:
-        for process in started:
-            assert process.stdout is not None
-            process.stdout.readline()  # it is there
-        yield started
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate(timeout=20)
 
 
 @pytest.fixture
@@ -163,10 +130,31 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "runs.db") if request.param == "sqlite" else request.getfixturevalue("redis_server").url
 
 
-async def ended(runs: Runs, seconds: float = 30.0) -> None:
-    async with asyncio.timeout(seconds):
-        while {run.status for run in await runs.list()} - {"completed", "halted"}:
-            await asyncio.sleep(0.05)
+@contextmanager
+def workers(place: str, count: int, ahead: float = 0.0) -> Iterator[dict[Connection, int]]:
+    """The process ids of workers, by what they say."""
+    with ExitStack() as stack:
+        started = [stack.enter_context(forked(work, place, ahead)) for _ in range(count)]
+        yield {pipe: process.pid or 0 for process, pipe in started}
+
+
+def begun(said: tuple[str, str]) -> list[str]:
+    """The text of a tool that has begun, if a worker says that."""
+    return [said[1]] if said[0] == "begun" else []
+
+
+def run_tools(pipes: list[Connection], has_ended: Callable[[], bool], ran: list[str]) -> None:
+    """Let the tools of the workers go on, until `has_ended`."""
+    while not has_ended():
+        for pipe in wait(pipes, timeout=1.0):
+            assert isinstance(pipe, Connection)
+            if texts := begun(pipe.recv()):
+                ran += texts
+                pipe.send("go on")
+
+
+def have_ended(runs: Runs, *ids: str) -> Callable[[], bool]:
+    return lambda: all(runs.get(id).run().ended_at is not None for id in ids)
 
 
 @pytest.mark.parametrize(
@@ -174,62 +162,57 @@ async def ended(runs: Runs, seconds: float = 30.0) -> None:
     [("sqlite", signal.SIGKILL), ("redis", signal.SIGKILL), ("redis", signal.SIGSTOP)],
     indirect=["place"],
 )
-def test_workers_share_runs_and_take_over_those_of_one_that_dies_or_hangs(
-    tmp_path: Path, place: str, end: signal.Signals
-) -> None:
-    """One that hangs and wakes up again may not go on either."""
-    (tmp_path / "app.py").write_text(APP.format(skew="", place=place, lease=1.0))
-
-    async def main() -> None:
-        async with open_runs(place, {"chat": print}) as runs:
-            with workers(tmp_path, 3) as processes:
-                ids = [await runs.start("chat", f"text {number}", here=False) for number in range(12)]
-                effects = tmp_path / "effects"
-                while not effects.exists():
-                    await asyncio.sleep(0.005)
-                processes[0].send_signal(end)
-                await asyncio.sleep(1.0)
-                if end == signal.SIGSTOP:
-                    await asyncio.sleep(1.0)
-                    processes[0].send_signal(signal.SIGCONT)
-                await ended(runs)
-            ran = Counter(effects.read_text().splitlines())
-            assert max(ran.values()) == 1
-            for number, id in enumerate(ids):
-                result = await runs.result(id)
-                assert isinstance(result, ChatResult)
-                if result.halted_reason == "approval":  # it was interrupted, and is left to us
-                    assert [call.metadata["interrupted"] for call in result.pending_tool_calls] == [True]
-                else:
-                    assert result.output_text == "one two three four"
-                    assert ran[f"text {number}"] == 1
-
-    asyncio.run(main())
+def test_workers_share_runs_and_take_over_those_of_one_that_dies_or_hangs(place: str, end: signal.Signals) -> None:
+    """One that hangs and wakes up again does not go on."""
+    with open_runs(place, {"chat": print}) as runs, workers(place, 3) as pids:
+        ids = {f"text {n}": runs.start("chat", f"text {n}", here=False).run() for n in range(12)}
+        ran: list[str] = []
+        while not ran:
+            (first, *_) = [pipe for pipe in wait([*pids]) if isinstance(pipe, Connection)]
+            ran += begun(first.recv())
+        interrupted = ran[0]
+        os.kill(pids[first], end)  # in the middle of its tool
+        run_tools([pipe for pipe in pids if pipe is not first], have_ended(runs, *ids.values()), ran)
+        assert runs.get(ids[interrupted]).run().status == "halted"
+        if end == signal.SIGSTOP:
+            os.kill(pids[first], signal.SIGCONT)
+            first.send("go on")
+        with suppress(EOFError):  # of one that is dead
+            while f"this process has stopped executing run {ids[interrupted]}: " not in (said := first.recv())[1]:
+                ran += begun(said)
+        assert max(Counter(ran).values()) == 1
+        for text, id in ids.items():
+            result = runs.result(id).run()
+            assert isinstance(result, ChatResult)
+            if result.halted_reason == "approval":  # it was interrupted, and is left to us
+                assert [call.metadata["interrupted"] for call in result.pending_tool_calls] == [True]
+            else:
+                assert result.output_text == "one two three four"
+                assert text in ran
 
 
-@pytest.mark.parametrize(("place", "seconds"), [("sqlite", -600), ("redis", -600), ("redis", 600)], indirect=["place"])
-def test_the_clock_of_a_process_decides_nothing(tmp_path: Path, place: str, seconds: int) -> None:
-    skew = SKEW.format(seconds=seconds)
-    (tmp_path / "app.py").write_text(APP.format(skew=skew, place=place, lease=1.0))
-    words: list[Any] = [entry for _ in range(10) for entry in ("word ", ("delay", 0.1))]
+@pytest.mark.parametrize(("place", "ahead"), [("sqlite", -600), ("redis", -600), ("redis", 600)], indirect=["place"])
+def test_the_clock_of_a_process_decides_nothing(place: str, ahead: int) -> None:
+    """Which takes over what nobody has, and only that."""
 
-    async def main() -> None:
-        factories: dict[str, Any] = {"chat": lambda input: rxllm.stream(Fake(words), input)}
-        async with open_runs(place, factories, lease=2.0) as runs:
-            id = await runs.start("chat", "here")
-            with workers(tmp_path, 1):
-                result = await runs.result(id)
-                assert isinstance(result, ChatResult)
-                assert result.output_text == "word " * 10  # nobody took it over
-                store = RedisStore(place) if "://" in place else open_store(place)
-                other = await runs.start("chat", "there", here=False)
-                lease = await store.claim(other, "somebody who dies", 1.0)
-                if lease is None:  # the worker was quicker
-                    await ended(runs)
-                    return
-                began = time.monotonic()
-                await ended(runs)
-                assert 1.0 < time.monotonic() - began < 10.0
-                await store.close()
+    async def claim(store: Store, id: str, seconds: float) -> Lease:
+        lease = await store.claim(id, "somebody who dies", seconds)
+        assert lease is not None
+        return lease
 
-    asyncio.run(main())
+    with open_runs(place, {"chat": print}) as runs:
+        held, expiring, free = [runs.start("chat", name, here=False).run() for name in ("held", "expiring", "free")]
+        store = open_store(place)
+
+        async def main() -> None:
+            await claim(store, held, 500)
+            await claim(store, expiring, LEASE)
+            await store.close()
+
+        in_loop(main)
+        with workers(place, 1, ahead) as pids:
+            run_tools([*pids], have_ended(runs, expiring, free), ran := [])
+            later = runs.start("chat", "later", here=False).run()
+            run_tools([*pids], have_ended(runs, later), ran)
+        assert sorted(ran) == ["expiring", "free", "later"]
+        assert runs.get(held).run().status == "running"

@@ -57,5 +57,5 @@ def test_nothing_is_lost_nor_done_twice_in_sqlite(tmp_path: Path, half: int) -> 
 
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("half", [0, 1])
-def test_nothing_is_lost_nor_done_twice_in_redis(tmp_path: Path, redis_server: RedisServer, half: int) -> None:
-    kill(tmp_path, redis_server.url, half, *options("--sample 24", 12))
+def test_nothing_is_lost_nor_done_twice_in_redis(tmp_path: Path, own_redis: RedisServer, half: int) -> None:
+    kill(tmp_path, own_redis.url, half, *options("--sample 24", 12))

@@ -103,4 +103,4 @@ def test_the_newest_progress_is_seen_while_its_tool_is_silent(tmp_path: Path) ->
                     is_seen.set()
             assert isinstance(await runs.result(id), ChatResult)
 
-    in_loop(main, 20.0)
+    in_loop(main)

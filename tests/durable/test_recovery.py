@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -20,9 +20,9 @@ from rxllm.durable import Record, Runs, Store, open_runs, open_store
 from rxllm.durable import _journal as journal
 from rxllm.events import StepCompleted
 from rxllm.pipelines import _call as pipelines_call
-from tests.durable.support import RAN, add, in_loop, take_over
-from tests.programs import python
-from tests.runtime.support import ROOT, until
+from tests.durable.support import RAN, add, forked, in_loop, take_over
+from tests.durable.working import die_at_once
+from tests.waiting import until, until_async
 
 
 async def stopped_in_the_second_step(path: Path, build: Any) -> str:
@@ -50,16 +50,16 @@ CALL = ToolCall("c0", "add", {"x": 1})
 def test_a_race_that_was_won_is_won_by_the_same_again(tmp_path: Path, winner: int) -> None:
     """In the first process one of the two is slow, and in the second the other."""
 
-    def build(slow: int) -> Any:
+    def build(slow: int, *end: Any) -> Any:
         def lane(number: int) -> Any:
-            delay = [("delay", 0.2)] if number == slow else []
-            return Fake(lambda request: [*delay, f"{number}", CALL] if calls(request) else [("delay", 0.3), "Bye"])
+            delay = [("delay", 60)] if number == slow else []
+            return Fake(lambda request: [*delay, f"{number}", CALL] if calls(request) else [*end, "Bye"])
 
         return lambda input: rxllm.race(*(rxllm.stream(lane(number), input, tools=[add]) for number in range(2)))
 
     async def main() -> None:
         path = tmp_path / "runs.db"
-        id = await stopped_in_the_second_step(path, build(1 - winner))
+        id = await stopped_in_the_second_step(path, build(1 - winner, ("delay", 60)))
         async with open_runs(path, {"chat": build(winner)}) as runs:
             await take_over(runs, id)
             result = await runs.result(id)
@@ -75,7 +75,7 @@ def test_each_of_two_equal_requests_gets_its_own_answer_again(tmp_path: Path) ->
 
         def model(request: Request) -> Any:
             lane = next(number) % 2
-            return [("delay", 0.2 if lane == first else 0.0), f"{lane}", CALL] if calls(request) else ("delay", 60)
+            return [("delay", 60 if lane == first else 0.0), f"{lane}", CALL] if calls(request) else ("delay", 60)
 
         def last(request: Request) -> Any:
             return model(request) if calls(request) else "Bye"
@@ -135,10 +135,9 @@ async def noted(store: Store, id: str, *records: Record) -> None:
     lease = await store.claim(id, "somebody", 0.0)
     assert lease is not None
     await store.append(lease, [], records)
-    await asyncio.sleep(0.01)
 
 
-def test_what_is_not_left_again_is_not_waited_for_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_that_does_not_end_as_recorded_diverges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "LEFT_SECONDS", 0.1)
 
     def build(*operators: Any) -> Any:
@@ -160,8 +159,9 @@ def test_what_is_not_left_again_is_not_waited_for_without_end(tmp_path: Path, mo
     in_loop(main)
 
 
-@pytest.mark.long
-def test_a_factory_that_builds_another_chat_is_an_error(tmp_path: Path) -> None:
+def test_a_factory_that_builds_another_chat_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "QUIET_SECONDS", 0.2)
+
     def build(prompt: str) -> Any:
         model = Fake(lambda request: [prompt, CALL] if calls(request) else ["Bye", ("delay", 60)])
         return lambda input: rxllm.stream(model, f"{prompt}: {input}", tools=[add])
@@ -218,13 +218,15 @@ def test_after_a_changed_prompt_neither_a_model_is_asked_nor_a_tool_runs(
     in_loop(main)
 
 
-async def recovered(path: Path, old: Any, new: Any, *, when: Callable[[list[Record]], bool], input: Any = "Hi") -> Any:
+When = Callable[[Sequence[Record]], bool]
+
+
+async def recovered(path: Path, old: Any, new: Any, *, when: When, input: Any = "Hi") -> Any:
     """Run `old` until its records are so, let its process die, and return the result with `new`, or its error."""
     store = open_store(path)
     async with open_runs(path, {"chat": old}) as runs:
         id = await runs.start("chat", input)
-        while not when(records := [*await store.records(id)]):
-            await asyncio.sleep(0.005)
+        records = await until_async(lambda: store.records(id), when)
         await runs.cancel(id)
     RAN.clear()
     async with open_runs(path, {"chat": new}) as runs:
@@ -239,7 +241,7 @@ async def recovered(path: Path, old: Any, new: Any, *, when: Callable[[list[Reco
             await store.close()
 
 
-def kinds(*expected: str) -> Callable[[list[Record]], bool]:
+def kinds(*expected: str) -> When:
     return lambda records: [record.kind for record in records] == [*expected]
 
 
@@ -330,7 +332,7 @@ def test_an_agent_whose_time_is_up_while_its_request_is_refused(
     def build(version: str) -> Any:
         model = Fake(lambda request: CALL if calls(request) else ["Bye", ("delay", 60)])
         agent = rxllm.Engine(model, tools=[add]).as_tool(name="adder", description="Adds.", system=version)
-        agent = replace(agent, timeout=0.2)
+        agent = replace(agent, timeout=0.2) if version == "new" else agent
 
         def respond(request: Request) -> Any:
             asked.append(version)
@@ -350,30 +352,23 @@ def test_an_agent_whose_time_is_up_while_its_request_is_refused(
 
 
 @pytest.mark.long
-def test_a_run_that_kills_its_processes_fails(tmp_path: Path) -> None:
-    program = f"""
-import asyncio, os, signal, rxllm
-from rxllm.durable import open_runs
-def kill(input):
-    os.kill(os.getpid(), signal.SIGKILL)
-async def main():
-    async with open_runs({str(tmp_path / "runs.db")!r}, dict(chat=kill), lease=0.2, max_attempts=3) as runs:
-        if not await runs.list():
-            await runs.start("chat", id="run")
-        while not await runs.recover():
-            await asyncio.sleep(0.02)
-        try:
-            await runs.result("run")
-        except rxllm.RunError as error:
-            print(error)
-asyncio.run(main())
-"""
+def test_a_run_that_kills_its_processes_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "runs.db"
+    with open_runs(path, {"chat": print}) as runs:
+        runs.start("chat", id="run", here=False).run()
     for _ in range(3):
-        assert python("-c", program, cwd=ROOT).returncode == -signal.SIGKILL
-    last = python("-c", program, cwd=ROOT)
-    assert last.returncode == 0, last.stderr
-    assert last.stderr.startswith("error in run run: RunError('too_many_attempts'")
-    assert "(run): 3 processes have died at the same point" in last.stdout
+        with forked(die_at_once, str(path)) as (process, _):
+            process.join()
+            assert process.exitcode == -signal.SIGKILL
+
+    async def main() -> None:
+        async with open_runs(path, {"chat": print}, max_attempts=3) as runs:
+            await take_over(runs, "run")
+            with pytest.raises(RunError, match=r"\(run\): 3 processes have died at the same point"):
+                await runs.result("run")
+
+    in_loop(main)
+    assert "error in run run: RunError('too_many_attempts'" in caplog.text
 
 
 ATTEMPT, STOP, RESPONSE = Record("attempt", ""), Record("stop", ""), Record("response", "", b"[]")
@@ -411,7 +406,7 @@ def test_producers_that_die_without_getting_further_are_counted(
     in_loop(main)
 
 
-def test_what_is_given_back_is_no_attempt(tmp_path: Path) -> None:
+def test_a_released_run_does_not_count_as_an_attempt(tmp_path: Path) -> None:
     async def main() -> None:
         path = tmp_path / "runs.db"
         model = Fake(lambda request: ["One", ("delay", 60)])
@@ -466,8 +461,7 @@ def test_a_changed_description_of_a_tool_changes_nothing(
         store = open_store(path)
         async with open_runs(path, {"chat": old}) as runs:
             id = await runs.start("chat", "Hi")
-            while not when(records := [*await store.records(id)]):
-                await asyncio.sleep(0.005)
+            records = await until_async(lambda: store.records(id), when)
             await runs.cancel(id)
         monkeypatch.undo()
         RAN.clear()

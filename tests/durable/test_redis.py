@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis.asyncio.client import PubSub
 
 from rxllm import RunError, ValidationError
 from rxllm.durable import Ending, Lease, Record, Run, Store, _redis, open_store
 from rxllm.durable.testing import assert_store
 from tests.durable.redis_server import RedisServer
 from tests.programs import python_without
+from tests.waiting import PATIENCE, until, wait_until
 
 RUN = Run("run", "factory", b"1")
+LONG = 600.0
 
 
 def with_store(url: str, main: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
@@ -42,65 +44,74 @@ async def claimed(store: Store, id: str = "run") -> Lease:
 
 async def refused(call: Coroutine[Any, Any, Any]) -> RunError:
     """What a call says that does not reach the store."""
-    begin = time.monotonic()
     with pytest.raises(RunError) as error:
         await call
     assert error.value.reason == "store_unavailable"
-    assert time.monotonic() - begin < 5
     return error.value
+
+
+async def waiting(
+    store: Store, server: RedisServer, ids: Sequence[str] = ("run",), after: int = 0
+) -> list[asyncio.Task[None]]:
+    """Return tasks that wait for the runs, once the server has told them that there is nothing yet."""
+    server.ask("CONFIG RESETSTAT")
+    tasks = [asyncio.create_task(store.wait(id, after, LONG)) for id in ids]
+    await until(lambda: server.calls("hmget") >= len(tasks))
+    server.ask("PING")  # later than the last answer is sent
+    return tasks
 
 
 # It is not there
 
 
 def test_a_store_that_is_stopped_and_comes_back_is_an_error_meanwhile_and_loses_nothing(
-    redis_server: RedisServer,
+    own_redis: RedisServer,
 ) -> None:
     async def main(store: Store) -> None:
         lease = await claimed(store)
         await store.append(lease, [b"1"], [Record("a", "b")])
-        wait = asyncio.create_task(store.wait("run", 1, 60))
-        await asyncio.sleep(0.1)
-        redis_server.stop()  # by SIGKILL
-        await asyncio.wait_for(wait, 5)
+        (wait,) = await waiting(store, own_redis, after=1)
+        own_redis.stop()  # by SIGKILL
+        await wait
         error = await refused(store.append(lease, [b"2"], token="2"))
-        assert error.message.startswith(f"the run store 'redis://127.0.0.1:{redis_server.port}/0' is unavailable: ")
+        assert error.message.startswith(f"the run store 'redis://127.0.0.1:{own_redis.port}/0' is unavailable: ")
         assert isinstance(error.__cause__, Exception)
         for call in (store.load("run"), store.wait("run", 1, 60), store.runs(), store.claim("run", "other", 60)):
             await refused(call)
-        redis_server.start()
+        own_redis.start()
         await store.append(lease, [b"2"], token="2")
         await store.append(lease, [b"3"], ending=Ending("completed"))
         assert await store.events("run") == [b"1", b"2", b"3"]
         assert len(await store.records("run")) == 1
 
-    with_store(redis_server.url, main)
+    with_store(own_redis.url, main)
 
 
 def test_a_store_that_hangs_is_an_error_in_bounded_time_and_its_append_may_be_tried_again(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_redis, "CALL_SECONDS", 0.6)
-
     async def main(store: Store) -> None:
         lease = await claimed(store)
-        redis_server.send(signal.SIGSTOP)
+        monkeypatch.setattr(_redis, "CALL_SECONDS", 1.0)
+        other = open_store(own_redis.url)
+        own_redis.send(signal.SIGSTOP)
         try:
-            await refused(store.append(lease, [b"1"], token="1"))
-            await refused(store.wait("run", 0, 60))
+            await refused(other.append(lease, [b"1"], token="1"))
+            await refused(other.wait("run", 0, LONG))
         finally:
-            redis_server.send(signal.SIGCONT)
+            own_redis.send(signal.SIGCONT)
+        monkeypatch.undo()
+        await other.close()
         await store.append(lease, [b"1"], token="1")  # the first one has arrived as well
         assert await store.events("run") == [b"1"]
 
-    with_store(redis_server.url, main)
+    with_store(own_redis.url, main)
 
 
-def test_what_it_has_acknowledged_survives_its_kill(redis_server: RedisServer) -> None:
+def test_acknowledged_appends_survive_a_kill_of_the_server(own_redis: RedisServer) -> None:
     async def main(store: Store) -> None:
         leases = [await claimed(store, str(number)) for number in range(4)]
         acknowledged = [0] * 4
-        killing = asyncio.get_running_loop().call_later(0.2, redis_server.stop)
 
         async def append(number: int) -> None:
             while True:
@@ -111,23 +122,24 @@ def test_what_it_has_acknowledged_survives_its_kill(redis_server: RedisServer) -
                     return
                 acknowledged[number] += 2
 
-        await asyncio.gather(*map(append, range(4)))
-        killing.cancel()
-        redis_server.start()
+        appending = asyncio.gather(*map(append, range(4)))
+        await until(lambda: min(acknowledged) >= 20)
+        own_redis.stop()
+        await appending
+        own_redis.start()
         for lease, count in zip(leases, acknowledged, strict=True):
             events = await store.events(lease.run_id, limit=1_000_000)
-            assert count > 0
             assert len(events) in (count, count + 2)
             assert events == [b"%d" % number for number in range(len(events))]
             assert len(await store.records(lease.run_id)) * 2 == len(events)
 
-    with_store(redis_server.url, main)
+    with_store(own_redis.url, main)
 
 
-def test_a_full_store_is_an_error_and_leaves_the_log_whole(redis_server: RedisServer) -> None:
+def test_a_full_store_is_an_error_and_leaves_the_log_whole(own_redis: RedisServer) -> None:
     async def main(store: Store) -> None:
         lease = await claimed(store)
-        redis_server.ask("CONFIG SET maxmemory 4mb")
+        own_redis.ask("CONFIG SET maxmemory 4mb")
         big, acknowledged = [bytes(50_000)] * 3, 0
         error: RunError | None = None
         while error is None:
@@ -139,132 +151,133 @@ def test_a_full_store_is_an_error_and_leaves_the_log_whole(redis_server: RedisSe
         assert error.reason == "store_unavailable"
         assert "maxmemory" in error.message
         assert (await store.load("run")).events == len(await store.events("run")) == acknowledged
-        redis_server.ask("CONFIG SET maxmemory 0")
+        own_redis.ask("CONFIG SET maxmemory 0")
         await store.append(lease, [b"1"])
         assert len(await store.events("run")) == acknowledged + 1
 
-    with_store(redis_server.url, main)
+    with_store(own_redis.url, main)
 
 
-def test_a_wait_outlives_the_timeout_of_the_socket(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_redis, "CALL_SECONDS", 0.4)
+def test_a_wait_outlives_the_timeout_of_the_socket(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_redis, "CALL_SECONDS", 2.0)  # half of it is the timeout of the socket
+    polls: list[Any] = []
+    get_message = PubSub.get_message
+
+    async def counted(*arguments: Any, **options: Any) -> Any:
+        polls.append(message := await get_message(*arguments, **options))
+        return message
 
     async def main(store: Store) -> None:
         lease = await claimed(store)
-        wait = asyncio.create_task(store.wait("run", 0, 60))
-        await asyncio.sleep(1.5)
+        (wait,) = await waiting(store, own_redis)
+        monkeypatch.setattr(PubSub, "get_message", counted)
+        await until(lambda: polls.count(None) > 1.0 / _redis.IDLE_SECONDS)  # each of which has lasted as long
         assert not wait.done()
         await store.append(lease, [b"1"])
-        await asyncio.wait_for(wait, 5)
+        await wait
 
-    with_store(redis_server.url, main)
+    with_store(own_redis.url, main)
 
 
 def test_a_wait_ends_when_the_store_does_not_answer_any_more(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
     monkeypatch.setattr(_redis, "IDLE_SECONDS", 0.1)
-    monkeypatch.setattr(_redis, "ALIVE_SECONDS", 0.4)
+
+    def is_over(wait: asyncio.Task[None]) -> bool:
+        clock.now += _redis.ALIVE_SECONDS + 1
+        return wait.done()
 
     async def main(store: Store) -> None:
         await claimed(store)
-        wait = asyncio.create_task(store.wait("run", 0, 60))
-        await asyncio.sleep(1.5)
-        assert not wait.done()
-        redis_server.send(signal.SIGSTOP)
+        lease = await claimed(store, "other")
+        monkeypatch.setattr(_redis, "time", clock)
+        (wait,) = await waiting(store, own_redis)
+        for count in range(3):
+            before = own_redis.calls("ping")
+            clock.now += _redis.ALIVE_SECONDS + 1
+            await until(lambda before=before: own_redis.calls("ping") > before)
+            await asyncio.gather(store.wait("other", count, LONG), store.append(lease, [b"1"]))
+            assert not wait.done()
+        own_redis.send(signal.SIGSTOP)
         try:
-            await asyncio.wait_for(wait, 10)
+            await until(lambda: is_over(wait))
         finally:
-            redis_server.send(signal.SIGCONT)
+            own_redis.send(signal.SIGCONT)
 
-    with_store(redis_server.url, main)
+    with_store(own_redis.url, main)
 
 
-def test_a_dropped_connection_is_replaced(redis_server: RedisServer) -> None:
+def test_a_dropped_connection_is_replaced(own_redis: RedisServer) -> None:
     async def main(store: Store) -> None:
         lease = await claimed(store)
-        wait = asyncio.create_task(store.wait("run", 0, 60))
-        await asyncio.sleep(0.1)
-        redis_server.ask("CLIENT KILL TYPE pubsub")
-        await asyncio.wait_for(wait, 5)  # early, so that whoever waits reads again
-        redis_server.ask("CLIENT KILL TYPE normal")
-        await asyncio.sleep(0.05)
-        wait = asyncio.create_task(store.wait("run", 0, 60))
+        (wait,) = await waiting(store, own_redis)
+        own_redis.ask("CLIENT KILL TYPE pubsub")
+        await wait  # early, so that whoever waits reads again
+        own_redis.ask("CLIENT KILL TYPE normal")
+        (wait,) = await waiting(store, own_redis)
         await store.append(lease, [b"1"])
-        await asyncio.wait_for(wait, 5)
+        await wait
 
-    with_store(redis_server.url, main)
+    with_store(own_redis.url, main)
 
 
 # Connections
 
 
-def clients(server: RedisServer) -> int:
-    return server.ask("CLIENT LIST").count(b"id=") - 1  # without the one that asks
-
-
-def settles(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 5
-    while not (fits := condition()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return fits
-
-
 def test_many_waits_share_one_connection_which_closes_when_nobody_waits(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_redis, "IDLE_SECONDS", 0.05)
 
     async def main(store: Store) -> None:
         leases = [await claimed(store, str(number)) for number in range(20)]
-        waits = [asyncio.create_task(store.wait(lease.run_id, 0, 60)) for lease in leases for _ in range(10)]
-        await asyncio.sleep(0.5)
-        assert redis_server.ask("CLIENT LIST TYPE pubsub").count(b"id=") == 1
-        assert clients(redis_server) <= _redis.CONNECTIONS + 1
+        waits = await waiting(store, own_redis, [lease.run_id for lease in leases] * 10)
+        assert own_redis.clients("TYPE pubsub") == 1
+        assert own_redis.clients() <= _redis.CONNECTIONS + 1
         for lease in leases:
             await store.append(lease, [b"1"])
-        await asyncio.wait_for(asyncio.gather(*waits), 5)
-        await asyncio.sleep(0.2)
-        assert redis_server.ask("CLIENT LIST TYPE pubsub").count(b"id=") == 0
+        await asyncio.gather(*waits)
+        await until(lambda: own_redis.clients("TYPE pubsub") == 0)
 
-    with_store(redis_server.url, main)
-    assert settles(lambda: clients(redis_server) == 0)
+    with_store(own_redis.url, main)
+    wait_until(lambda: own_redis.clients() == 0)
 
 
-def test_the_end_of_a_loop_closes_its_connections_also_without_close(redis_server: RedisServer) -> None:
-    store = open_store(redis_server.url)
+def test_the_end_of_a_loop_closes_its_connections_also_without_close(own_redis: RedisServer) -> None:
+    store = open_store(own_redis.url)
 
-    async def main() -> None:
-        await claimed(store, str(time.monotonic()))
-        waiting = asyncio.create_task(store.wait("run", 0, 60))
-        await asyncio.sleep(0.05)
-        waiting.cancel()
+    async def main(id: str) -> None:
+        await claimed(store, id)
+        (wait,) = await waiting(store, own_redis, [id])
+        wait.cancel()
 
-    for _ in range(3):
-        asyncio.run(main())
-        assert settles(lambda: clients(redis_server) == 0)
+    for id in "abc":
+        asyncio.run(main(id))
+        wait_until(lambda: own_redis.clients() == 0)
     assert store._by_loop == {}  # type: ignore[attr-defined]
     asyncio.run(store.close())
 
 
-def test_close_reaches_the_connections_of_other_loops(redis_server: RedisServer) -> None:
-    store = open_store(redis_server.url)
+def test_close_reaches_the_connections_of_other_loops(own_redis: RedisServer) -> None:
+    store = open_store(own_redis.url)
     is_claimed, is_closed = threading.Event(), threading.Event()
     errors: list[RunError] = []
 
     async def other() -> None:
         lease = await claimed(store)
         is_claimed.set()
-        await asyncio.to_thread(is_closed.wait, 20)
+        await asyncio.to_thread(is_closed.wait, PATIENCE)
         errors.append(await refused(store.renew(lease)))
 
     thread = threading.Thread(target=lambda: asyncio.run(other()))
     thread.start()
-    assert is_claimed.wait(20)
+    assert is_claimed.wait(PATIENCE)
     asyncio.run(store.close())
-    assert settles(lambda: clients(redis_server) == 0)
+    wait_until(lambda: own_redis.clients() == 0)
     is_closed.set()
-    thread.join(20)
+    thread.join(PATIENCE)
     assert "it is closed; open it again" in errors[0].message
 
 
@@ -272,8 +285,8 @@ def test_close_reaches_the_connections_of_other_loops(redis_server: RedisServer)
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[RedisServer]:
-    server = RedisServer(tmp_path, password="s3cret")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"), password="s3cret")
     yield server
     server.stop()
 
@@ -327,11 +340,11 @@ def test_stores_with_two_prefixes_in_one_redis_know_nothing_of_each_other(redis_
     asyncio.run(main())
 
 
-def test_every_script_keeps_to_one_slot_of_a_cluster(tmp_path: Path) -> None:
-    server = RedisServer(tmp_path, "--cluster-enabled", "yes")
+def test_every_script_keeps_to_one_slot_of_a_cluster(tmp_path_factory: pytest.TempPathFactory) -> None:
+    server = RedisServer(tmp_path_factory.mktemp("redis"), "--cluster-enabled", "yes")
     try:
         assert server.ask("CLUSTER ADDSLOTSRANGE 0 16383") == b"+OK\r\n"
-        assert settles(lambda: b"cluster_state:ok" in server.ask("CLUSTER INFO"))
-        assert_store(partial(open_store, server.url), without={"processes", "extended"})
+        wait_until(lambda: b"cluster_state:ok" in server.ask("CLUSTER INFO"))
+        assert_store(partial(open_store, server.url), without={"processes"})
     finally:
         server.stop()

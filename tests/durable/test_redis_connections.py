@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,8 @@ from rxllm import ChatResult, Fake, RunError, ToolCall
 from rxllm.durable import Ending, Lease, Record, Run, Store, open_runs, open_store
 from rxllm.events import StepCompleted, TextDelta
 from tests.durable.redis_server import RedisServer
-from tests.durable.support import add, in_loop
+from tests.durable.support import add, gated, in_loop, take_over
+from tests.waiting import PATIENCE, until, wait_until
 
 RUN = Run("run", "factory", b"1")
 
@@ -46,20 +45,20 @@ def restart(server: RedisServer) -> None:
 def idle(server: RedisServer) -> None:
     """Let the server close what has been idle for a second, as its setting `timeout` says."""
     server.ask("CONFIG SET timeout 1")
-    time.sleep(3)
+    wait_until(lambda: server.clients() == 0)
     server.ask("CONFIG SET timeout 0")
 
 
 @pytest.mark.parametrize("close", [restart, idle])
 def test_connections_that_the_server_has_closed_fail_no_call(
-    redis_server: RedisServer, close: Callable[[RedisServer], None]
+    own_redis: RedisServer, close: Callable[[RedisServer], None]
 ) -> None:
     async def main() -> None:
-        store = open_store(redis_server.url)
+        store = open_store(own_redis.url)
         lease = await claimed(store)
         await store.append(lease, [b"1"])
         await calls_of_all(store)
-        close(redis_server)
+        close(own_redis)
         calls: list[Awaitable[Any]] = [
             *(store.load("run") for _ in range(10)),
             store.create(Run("new", "factory", b"1")),
@@ -82,12 +81,12 @@ def test_connections_that_the_server_has_closed_fail_no_call(
     in_loop(main)
 
 
-def test_a_close_during_calls_leaves_no_connection_open(redis_server: RedisServer) -> None:
+def test_a_close_during_calls_leaves_no_connection_open(own_redis: RedisServer) -> None:
     """redis-py connects again for a call whose connection was closed."""
 
     async def main() -> None:
         for turns in range(0, 40, 4):
-            store = open_store(redis_server.url)
+            store = open_store(own_redis.url)
             await store.read("key")
             calls = [asyncio.create_task(store.wait("run", 0, 30)) for _ in range(3)]
             for _ in range(turns):
@@ -97,9 +96,7 @@ def test_a_close_during_calls_leaves_no_connection_open(redis_server: RedisServe
             for call in calls:
                 call.exception()
         asking = b"connected_clients:1\r"
-        async with asyncio.timeout(20):
-            while asking not in await asyncio.to_thread(redis_server.ask, "INFO clients"):
-                await asyncio.sleep(0.01)
+        await until(lambda: asking in own_redis.ask("INFO clients"))
 
     in_loop(main)
 
@@ -111,7 +108,7 @@ class Wire:
     """A way to the server that loses answers: those while it `is_cut`, with their connections."""
 
     def __init__(self, server: RedisServer) -> None:
-        self._port, self.is_cut, self.lost, self.port = server.port, False, 0, 0
+        self._port, self.is_cut, self.lost, self.open = server.port, False, 0, 0
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[str]:
@@ -120,6 +117,7 @@ class Wire:
             yield f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}/0"
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.open += 1
         from_server, to_server = await asyncio.open_connection("127.0.0.1", self._port)
         passes = [self._pass(reader, to_server, False), self._pass(from_server, writer, True)]
         tasks = [asyncio.create_task(passing) for passing in passes]
@@ -130,6 +128,7 @@ class Wire:
             end.close()
             with suppress(OSError):
                 await end.wait_closed()
+        self.open -= 1
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, is_answer: bool) -> None:
         while data := await reader.read(1 << 16):
@@ -140,9 +139,9 @@ class Wire:
 
 
 @pytest.mark.parametrize("name", ["create", "claim", "append", "renew", "release", "cancel", "write", "read", "events"])
-def test_a_call_whose_answer_is_lost_is_carried_out_once(redis_server: RedisServer, name: str) -> None:
+def test_a_call_whose_answer_is_lost_is_carried_out_once(own_redis: RedisServer, name: str) -> None:
     async def main() -> None:
-        wire = Wire(redis_server)
+        wire = Wire(own_redis)
         async with wire.opened() as url:
             store = open_store(url)
             lease = await claimed(store)
@@ -183,7 +182,7 @@ def test_a_call_whose_answer_is_lost_is_carried_out_once(redis_server: RedisServ
                 await store.create(Run("run", "factory", b"1"))
             assert await store.claim("third", "owner", 60) is None
             await store.close()
-        await asyncio.sleep(0.05)  # until the connections of the wire are closed
+        await until(lambda: wire.open == 0)
 
     in_loop(main)
 
@@ -192,23 +191,24 @@ def test_a_call_whose_answer_is_lost_is_carried_out_once(redis_server: RedisServ
 
 
 @asynccontextmanager
-async def forgotten(folder: Path, server: RedisServer) -> AsyncGenerator[None]:
+async def forgotten(server: RedisServer) -> AsyncGenerator[None]:
     """Restart the server without what it has committed inside, as after a power cut or a failover."""
     server.ask("CONFIG SET appendfsync always")
-    shutil.copytree(folder / "appendonlydir", folder / "kept")
+    log, kept = server.folder / "appendonlydir", server.folder / "kept"
+    shutil.copytree(log, kept)
     yield
     server.stop()
-    shutil.rmtree(folder / "appendonlydir")
-    (folder / "kept").rename(folder / "appendonlydir")
+    shutil.rmtree(log)
+    kept.rename(log)
     server.start()
 
 
-def test_an_append_after_a_gap_is_an_error_and_leaves_no_hole(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_an_append_after_a_gap_is_an_error_and_leaves_no_hole(own_redis: RedisServer) -> None:
     async def main() -> None:
-        store = open_store(redis_server.url)
+        store = open_store(own_redis.url)
         lease = await claimed(store)
         await store.append(lease, [b"1"], token="1")
-        async with forgotten(tmp_path, redis_server):
+        async with forgotten(own_redis):
             await store.append(lease, [b"2"], token="2")
         with pytest.raises(RunError, match="has lost committed events") as caught:
             await store.append(lease, [b"3"], token="3")
@@ -225,21 +225,19 @@ def test_an_append_after_a_gap_is_an_error_and_leaves_no_hole(tmp_path: Path, re
     in_loop(main)
 
 
-def test_an_append_that_the_server_may_have_forgotten_can_be_tried_again(
-    tmp_path: Path, redis_server: RedisServer
-) -> None:
+def test_an_append_that_the_server_may_have_forgotten_can_be_tried_again(own_redis: RedisServer) -> None:
     """Its answer was lost, and then it."""
 
     async def main() -> None:
-        store = open_store(redis_server.url)
+        store = open_store(own_redis.url)
         lease = await claimed(store)
         await store.append(lease, [b"1"], token="1")
-        async with forgotten(tmp_path, redis_server):
+        async with forgotten(own_redis):
             pass
-        redis_server.stop()
+        own_redis.stop()
         with pytest.raises(RunError):
             await store.append(lease, [b"2"], token="2")
-        redis_server.start()
+        own_redis.start()
         await store.append(lease, [b"2"], token="2")
         await store.append(lease, [b"3"], token="3")
         assert await store.events("run") == [b"1", b"2", b"3"]
@@ -249,20 +247,22 @@ def test_an_append_that_the_server_may_have_forgotten_can_be_tried_again(
 
 
 def test_a_run_whose_tail_is_lost_is_produced_again_from_there_and_its_watchers_are_told(
-    tmp_path: Path, redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+    own_redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        going = asyncio.Event()
+        is_kept, shown, is_forgotten = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        texts = [f"{n} " for n in range(100)]
+        tells = gated(is_kept, *texts[:10], is_forgotten, *texts[10:])
 
-        def model(request: Any) -> Any:
-            if request.messages[-1].role != "tool":
-                return ToolCall("c0", "add", {"x": 1})
-            return [*(entry for n in range(100) for entry in (f"{n} ", ("delay", 0.02))), "end"]
+        async def model(request: Any, call: Any) -> Any:
+            first = Fake(ToolCall("c0", "add", {"x": 1})).stream
+            async for event in (first if request.messages[-1].role != "tool" else tells)(request, call):
+                yield event
 
         def build(input: Any) -> Any:
-            return rxllm.stream(Fake(model), input, tools=[add])
+            return rxllm.stream(model, input, tools=[add])
 
-        async with open_runs(redis_server.url, {"chat": build}, lease=5.0) as runs:
+        async with open_runs(own_redis.url, {"chat": build}, lease=PATIENCE) as runs:
             id = await runs.start("chat", "Hi")
             await runs.watch(id).filter(lambda event: isinstance(event, StepCompleted)).first()
 
@@ -270,21 +270,21 @@ def test_a_run_whose_tail_is_lost_is_produced_again_from_there_and_its_watchers_
                 with pytest.raises(RunError) as caught:
                     await (
                         runs.watch(id)
-                        .filter(lambda event: isinstance(event, TextDelta))
-                        .do_action(lambda event: going.set())
+                        .filter(lambda event: isinstance(event, TextDelta) and event.delta == texts[9])
+                        .do_action(lambda event: shown.set())
                     )
                 return caught.value.reason
 
-            async with forgotten(tmp_path, redis_server):
+            async with forgotten(own_redis):
+                is_kept.set()
                 watcher = asyncio.create_task(watch())
-                await asyncio.wait_for(going.wait(), 10)
-                await asyncio.sleep(0.3)
-            assert await asyncio.wait_for(watcher, 20) in ("rolled_back", "store_unavailable")
-            while not await runs.recover():
-                await asyncio.sleep(0.05)
+                await shown.wait()
+            is_forgotten.set()
+            assert await watcher in ("rolled_back", "store_unavailable")
+            await take_over(runs, id)
             result = await runs.result(id)
             assert isinstance(result, ChatResult)
-            assert result.output_text == "".join(f"{n} " for n in range(100)) + "end"
+            assert result.output_text == "".join(texts)
             assert f"this process has stopped executing run {id}: " in caplog.text
             assert "has lost committed events" in caplog.text
 
@@ -292,14 +292,14 @@ def test_a_run_whose_tail_is_lost_is_produced_again_from_there_and_its_watchers_
     in_loop(main)
 
 
-def test_the_search_for_runs_to_recover_does_not_read_their_inputs(redis_server: RedisServer) -> None:
+def test_the_search_for_runs_to_recover_does_not_read_their_inputs(own_redis: RedisServer) -> None:
     async def main() -> None:
-        store = open_store(redis_server.url)
+        store = open_store(own_redis.url)
         for number in range(20):
             await store.create(Run(str(number), "factory", b"x" * 1_000_000))
-        before = sent(redis_server)
+        before = sent(own_redis)
         assert len(await store.claimable(["factory"])) == 20
-        assert sent(redis_server) - before < 100_000
+        assert sent(own_redis) - before < 100_000
         await store.close()
 
     in_loop(main)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,13 @@ import rxllm
 from rxllm import AdapterError, ChatResult, Fake, OpenAIChat, RunError, StepResult, StreamCollector, ToolCall
 from rxllm import operators as ops
 from rxllm.durable import Runs, open_runs, open_store
+from rxllm.durable._store import LONGEST_LEASE
 from rxllm.durable.testing import Interposed
 from rxllm.events import ChatCompleted, Event, StepCompleted, StepRestarted, TextDelta
-from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk
-from tests.durable.support import RAN, add, in_loop, take_over
-from tests.runtime.support import until, until_closed
+from rxllm.testing.loopback import Loopback
+from tests.closing import STALLED, also_next, assert_closed, next_call
+from tests.durable.support import RAN, add, gated, in_loop, take_over
+from tests.waiting import turns, until
 
 WORDS = ["Once", " upon", " a", " time"]
 
@@ -52,7 +53,7 @@ def folded(events: list[Event]) -> StreamCollector:
     return state
 
 
-def test_a_run_is_what_its_factory_builds(path: str) -> None:
+def test_a_run_emits_the_stream_of_its_factory(path: str) -> None:
     with open_runs(path, FACTORIES) as runs:
         id = runs.start("chat", "1 + 1?").run()
         assert runs.result(id).run() == build_chat("1 + 1?").run().result
@@ -90,7 +91,7 @@ def test_the_input_is_any_value(path: str) -> None:
     assert inputs == RAN
 
 
-def test_a_fold_gives_what_the_stream_is(path: str) -> None:
+def test_the_result_of_a_run_is_that_of_its_stream(path: str) -> None:
     factories: dict[str, Any] = {
         "step": lambda input: rxllm.stream_step(Fake("Hi"), input),
         "response": lambda input: rxllm.stream_generate(Fake("Hi"), input),
@@ -102,12 +103,16 @@ def test_a_fold_gives_what_the_stream_is(path: str) -> None:
 
 def test_late_watchers_get_the_fold_and_then_live_events(path: str) -> None:
     async def main() -> None:
-        model = Fake([*"Once", ("delay", 0.3), " upon"])
+        gate = asyncio.Event()
+        model = gated(*"Once", gate, " upon")
         async with open_runs(path, {"story": lambda input: rxllm.stream(model, input)}) as runs:
             id = await runs.start("story", "A story?")
-            await until(lambda: bool(model.requests))
-            await asyncio.sleep(0.15)
-            late = [event async for event in runs.watch(id, folded=True)]
+            await runs.watch(id).filter(lambda event: isinstance(event, TextDelta) and event.delta == "e").first()
+            late: list[Event] = []
+            watching = asyncio.ensure_future(runs.watch(id, folded=True).do_action(late.append))
+            await until(lambda: any(isinstance(event, TextDelta) for event in late))
+            gate.set()
+            await watching
             every = [event async for event in runs.watch(id)]
             assert [event.delta for event in late if isinstance(event, TextDelta)] == ["Once", " upon"]
             assert len([event for event in every if isinstance(event, TextDelta)]) == 5
@@ -116,17 +121,20 @@ def test_late_watchers_get_the_fold_and_then_live_events(path: str) -> None:
     in_loop(main)
 
 
-def test_another_process_watches_what_is_committed(path: str) -> None:
+def test_another_process_watches_the_committed_events(path: str) -> None:
     async def main() -> None:
-        async with open_runs(path, FACTORIES) as runs, open_runs(path, {}) as others:
-            id = await runs.start("slow", "A story?")
+        gate = asyncio.Event()
+        factories: dict[str, Any] = {"story": lambda input: rxllm.stream(gated("Once", gate, " upon"), input)}
+        async with open_runs(path, factories) as runs, open_runs(path, factories) as others:
+            id = await runs.start("story", "A story?")
             seen: list[Event] = []
             watching = others.watch(id).subscribe(seen.append)
             await until(lambda: any(isinstance(event, TextDelta) for event in seen))
             watching.dispose()  # leaving is not stopping
-            await asyncio.sleep(0.05)
-            assert runs.produced == (id,)
             assert await others.recover() == ()
+            assert runs.produced == (id,)
+            gate.set()
+            assert (await others.result(id)).output_text == "Once upon"
 
     in_loop(main)
 
@@ -203,7 +211,7 @@ def test_wrong_arguments_are_told_at_the_call(path: str) -> None:
         assert caught.value.reason == "exists"
 
 
-def test_a_repr_tells_what_it_is(path: str) -> None:
+def test_the_repr_names_the_store_and_the_factories(path: str) -> None:
     with open_runs(path, FACTORIES) as runs:
         assert repr(runs) == f"Runs({open_store(path)!r}, story, chat, slow; 0 produced here)"
 
@@ -213,20 +221,23 @@ def test_a_repr_tells_what_it_is(path: str) -> None:
 
 @pytest.mark.parametrize("elsewhere", [True, False])
 def test_cancel_closes_the_connection_at_once(path: str, elsewhere: bool) -> None:
+    """Elsewhere, once the producer is told, for which it does not wait until it renews its lease."""
+
     async def main() -> None:
-        with Loopback(Reply([chat_chunk("Once"), STALL])) as server:
+        with Loopback(also_next(STALLED)) as server:
             engine = OpenAIChat(base_url=server.url, api_key="key")
             factories: dict[str, Any] = {"story": lambda input: rxllm.stream(engine, input, model="m")}
-            async with open_runs(path, factories) as runs, open_runs(path, {}) as others:
+            async with open_runs(path, factories, lease=LONGEST_LEASE) as runs, open_runs(path, {}) as others:
                 id = await runs.start("story", "A story?")
                 seen: list[Event] = []
                 ended: list[Exception] = []
                 runs.watch(id).subscribe(seen.append, ended.append)
                 await until(lambda: any(isinstance(event, TextDelta) for event in seen))
-                began = time.monotonic()
                 await (others if elsewhere else runs).cancel(id)
-                await until_closed(server.connections[0])
-                assert time.monotonic() - began < (1.5 if elsewhere else 0.5)
+                if elsewhere:
+                    await until(lambda: bool(ended))
+                await next_call(server)
+                assert_closed(server.connections[0])
                 await until(lambda: bool(ended))
                 assert ended == [RunError("cancelled", run_id=id)]
                 with pytest.raises(RunError):
@@ -259,7 +270,7 @@ def test_a_run_waits_for_a_worker(path: str) -> None:
         assert runs.result(id).run().output_text == "two"  # type: ignore[union-attr]
 
 
-def test_what_is_closed_is_gone_on_with_elsewhere(path: str) -> None:
+def test_another_process_continues_a_closed_run(path: str) -> None:
     asked: list[str] = []
 
     def build(words: list[Any]) -> Any:
@@ -347,7 +358,7 @@ def test_the_producer_that_lost_its_lease_stops(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
 
     async def main() -> None:
-        async with open_runs(path, FACTORIES, lease=0.3) as runs:
+        async with open_runs(path, FACTORIES, lease=1.0) as runs:
             id = await runs.start("slow", "Hi")
             assert runs.produced == (id,)
             with closing(sqlite3.connect(path)) as db, db:  # as if it had slept until somebody else took the run
@@ -432,26 +443,29 @@ def test_the_end_of_a_halted_chat_that_is_committed_later_is_halted_too(path: st
 # Recovering all the time
 
 
-def test_recover_every_takes_what_comes_until_it_is_disposed(path: str) -> None:
+def test_recover_every_takes_new_runs_until_it_is_disposed(path: str) -> None:
     async def main() -> None:
         async with open_runs(path, FACTORIES) as runs, open_runs(path, FACTORIES) as others:
             taken: list[tuple[str, ...]] = []
-            subscription = runs.recover(every=0.02).subscribe(taken.append)
-            for count in (1, 2):
+            first = await others.start("story", "Hi", here=False)
+            before = asyncio.all_tasks()
+            subscription = runs.recover(every=1.0).subscribe(taken.append)
+            await until(lambda: taken == [(first,)])
+            for count in (2, 3):
                 id = await others.start("story", "Hi", here=False)
                 await until(lambda count=count: len(taken) == count)
                 assert taken[-1] == (id,)
                 await runs.result(id)
             subscription.dispose()
+            await until(lambda: asyncio.all_tasks() <= before)
             id = await others.start("story", "Hi", here=False)
-            await asyncio.sleep(0.1)
             assert (await runs.get(id)).status == "waiting"
 
     in_loop(main)
 
 
 def test_recover_every_outlives_a_store_that_is_away_and_ends_with_the_runs(tmp_path: Path) -> None:
-    faults = [RunError("store_unavailable")] * 3
+    faults = [RunError("store_unavailable")] * 2
 
     def away(method: str, arguments: Any) -> None:
         if method == "claimable" and faults:
@@ -462,7 +476,7 @@ def test_recover_every_outlives_a_store_that_is_away_and_ends_with_the_runs(tmp_
         ended: list[str] = []
         taken: list[tuple[str, ...]] = []
         async with open_runs(Interposed(open_store(tmp_path / "runs.db"), before=away), FACTORIES) as runs:
-            runs.recover(every=0.02).subscribe(taken.append, None, lambda: ended.append("completed"))
+            runs.recover(every=1.0).subscribe(taken.append, None, lambda: ended.append("completed"))
             id = await runs.start("story", "Hi", here=False)
             await runs.result(id)
             assert taken == [(id,)]
@@ -478,8 +492,9 @@ def test_nothing_is_left_on_the_loop(path: str) -> None:
         before = asyncio.all_tasks()
         runs = open_runs(path, FACTORIES)
         id = await runs.start("slow", "Hi")
-        watching = runs.watch(id).subscribe(lambda event: None)
-        await asyncio.sleep(0.1)
+        seen: list[Event] = []
+        watching = runs.watch(id).subscribe(seen.append)
+        await until(lambda: bool(seen))
         watching.dispose()
         await runs.close()
         await until(lambda: asyncio.all_tasks() == before)
@@ -557,19 +572,22 @@ def test_a_run_that_is_claimed_while_its_runs_close_is_given_back(tmp_path: Path
     """And those that would be claimed after it are not."""
 
     async def main() -> None:
-        path, claims = tmp_path / "runs.db", list[str]()
+        path, claims, gate = tmp_path / "runs.db", list[str](), asyncio.Event()
 
         async def after(method: str, arguments: tuple[Any, ...]) -> None:
             if method == "claim":
                 claims.append(arguments[0])
-                await asyncio.sleep(0.05)
+                await gate.wait()
 
         runs = open_runs(Interposed(open_store(path), after=after), FACTORIES)
         for id in ("one", "two"):
             await runs.start("slow", id=id, here=False)
         recovering = runs.recover().subscribe()
         await until(lambda: bool(claims))
-        await runs.close()
+        closing = asyncio.ensure_future(runs.close())
+        await turns()
+        gate.set()
+        await closing
         recovering.dispose()
         assert len(claims) == 1
         async with open_runs(path, FACTORIES) as others:

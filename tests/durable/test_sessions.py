@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
@@ -19,9 +17,8 @@ from rxllm.durable.testing import Interposed
 from rxllm.session import stream_reply, stream_resume
 from tests.durable import talking
 from tests.durable.conftest import MakeStore
-from tests.durable.support import in_loop
-from tests.programs import python
-from tests.runtime.support import ROOT, until
+from tests.durable.support import forked, in_loop
+from tests.waiting import until, until_async
 
 
 @tool(approval=True)
@@ -52,17 +49,16 @@ def texts(session: Session) -> list[str]:
 
 
 async def ended(runs: Runs, id: str) -> None:
-    async with asyncio.timeout(20):
-        while next(run for run in await runs.list() if run.id == id).ended_at is None:
-            await runs.recover()
-            await asyncio.sleep(0.02)
+    async def has_ended() -> bool:
+        await runs.recover()
+        return (await runs.get(id)).ended_at is not None
+
+    await until_async(has_ended)
 
 
 async def partial(runs: Runs) -> SavedSession:
     """The session, once it has a part of an answer."""
-    while not (saved := await runs.session("ada")).session.messages or not texts(saved.session)[-1].startswith("llats"):
-        await asyncio.sleep(0.02)
-    return saved
+    return await until_async(lambda: runs.session("ada"), lambda saved: texts(saved.session)[-1:] == ["llats"])
 
 
 def test_turn_follows_turn(make_store: MakeStore) -> None:
@@ -209,7 +205,7 @@ def test_sessions_of_older_versions_are_read(make_store: MakeStore) -> None:
     in_loop(main)
 
 
-def test_a_new_document_is_what_the_old_ones_were(make_store: MakeStore) -> None:
+def test_new_documents_have_the_form_of_the_old_ones(make_store: MakeStore) -> None:
     async def main() -> None:
         store = make_store()
         async with open_runs(store, FACTORIES) as runs:
@@ -278,29 +274,18 @@ def test_of_many_that_reply_at_once_one_does_and_the_others_can_after_it(make_st
     in_loop(main)
 
 
-def place_of(make_store: MakeStore) -> str:
-    return make_store.args[0]  # type: ignore[attr-defined]
-
-
-def program(make_store: MakeStore, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.durable.talking", place_of(make_store), *arguments]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-
-
 def test_of_two_processes_one_replies_and_the_other_gets_a_conflict(make_store: MakeStore) -> None:
-    both = [program(make_store, "reply", text) for text in ("abc", "xyz")]
-    for process in both:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in both:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    outcomes = [process.communicate(timeout=60)[0].strip() for process in both]
+    both = ("abc", "xyz")
+    with ExitStack() as stack:
+        pipes = [stack.enter_context(forked(talking.talk, make_store, "reply", text))[1] for text in both]
+        assert [pipe.recv() for pipe in pipes] == ["ready", "ready"]
+        for pipe in pipes:
+            pipe.send("reply")
+        outcomes = [pipe.recv() for pipe in pipes]
     assert sorted(outcomes) == ["conflict", "replied"]
-    winner, loser = ("abc", "xyz") if outcomes[0] == "replied" else ("xyz", "abc")
-    again = python("-m", "tests.durable.talking", place_of(make_store), "now", loser, cwd=ROOT)
-    assert again.stdout == "replied\n", again.stderr
+    winner, loser = both if outcomes[0] == "replied" else both[::-1]
+    with forked(talking.talk, make_store, "now", loser) as (_, pipe):
+        assert pipe.recv() == "replied"
     with open_runs(make_store(), {}) as runs:
         assert texts(runs.session("ada").run().session) == [winner, winner[::-1], loser, loser[::-1]]
 
@@ -308,12 +293,15 @@ def test_of_two_processes_one_replies_and_the_other_gets_a_conflict(make_store: 
 # Killed
 
 
+def kill_in_its_text(make_store: MakeStore) -> None:
+    with forked(talking.talk, make_store, "text") as (process, pipe):
+        assert pipe.recv() == "ready"
+        process.kill()
+        process.join()
+
+
 def test_a_turn_that_was_killed_is_there_and_goes_on(make_store: MakeStore) -> None:
-    process = program(make_store, "text")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.kill()
-    process.communicate(timeout=60)
+    kill_in_its_text(make_store)
 
     async def main() -> None:
         async with open_runs(
@@ -331,22 +319,20 @@ def test_a_turn_that_was_killed_is_there_and_goes_on(make_store: MakeStore) -> N
 
 
 def test_a_turn_that_was_killed_can_be_left_as_it_is(make_store: MakeStore) -> None:
-    process = program(make_store, "text")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    kill_in_its_text(make_store)
 
     async def main() -> None:
         async with open_runs(make_store(), {}) as runs:
-            saved = await runs.session("ada")
-            assert saved.run is not None
-            await runs.cancel(saved.run)  # as soon as its lease has expired
-            async with asyncio.timeout(20):
-                while (saved := await runs.session("ada")).run is not None:
-                    await runs.cancel(saved.run)
-                    await asyncio.sleep(0.02)
-            assert (texts(saved.session), saved.run) == (["stall", "llats"], None)
+
+            async def cancelled() -> SavedSession:
+                """The session after another attempt: it takes until the lease has expired."""
+                run = (await runs.session("ada")).run
+                assert run is not None
+                await runs.cancel(run)
+                return await runs.session("ada")
+
+            saved = await until_async(cancelled, lambda saved: saved.run is None)
+            assert texts(saved.session) == ["stall", "llats"]
 
     in_loop(main)
 
@@ -357,8 +343,9 @@ POINTS = [f"{when}:{method}" for method in ("write", "create", "claim", "append"
 @pytest.mark.long
 @pytest.mark.parametrize("point", POINTS)
 def test_wherever_it_is_killed_the_turn_is_there_as_a_whole_or_not_at_all(make_store: MakeStore, point: str) -> None:
-    killed = python("-m", "tests.durable.talking", place_of(make_store), point, "abc", cwd=ROOT)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    with forked(talking.talk, make_store, point, "abc") as (process, _):
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
 
     async def main() -> None:
         async with open_runs(make_store(), FACTORIES) as runs:
@@ -430,13 +417,11 @@ def test_a_turn_that_was_cancelled_stays_so_whoever_dies(
             with suppress(ConnectionAbortedError):
                 await runs.cancel(id)
             is_armed = False
-        async with open_runs(make_store(), {"slow": build}, lease=0.2) as runs:
-            if not (run := await runs.get(id)).is_cancelled:
+        async with open_runs(make_store(), {"slow": build}) as runs:
+            if not (await runs.get(id)).is_cancelled:
                 return  # it died before it had cancelled anything
-            while (run := await runs.get(id)).ended_at is None:
-                await runs.recover()
-                await asyncio.sleep(0.02)
-            assert run.status == "cancelled"
+            await ended(runs, id)
+            assert (await runs.get(id)).status == "cancelled"
             await runs.expire(0)
             saved = await runs.session("ada")
             assert (await runs.recover(), saved.run, asked) == ((), None, [])

@@ -8,11 +8,12 @@ import sqlite3
 import stat
 import sys
 import threading
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from rxllm import RunError, ValidationError
 from rxllm.durable import Ending, Lease, Record, Run, Store, _sqlite, _sqlite_thread, open_store
 from rxllm.durable._sqlite import SQLiteStore
 from tests.programs import python
+from tests.waiting import PATIENCE, turns, until
 
 RUN = Run("run", "factory", b"1")
 
@@ -180,7 +182,7 @@ def test_a_damaged_file_is_an_error(path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["", ":memory:", 7, None, object, "postgres://me:secret@host"])
-def test_what_names_no_store_is_refused_at_the_call(place: Any) -> None:
+def test_an_invalid_store_is_refused_at_the_call(place: Any) -> None:
     with pytest.raises(ValidationError, match="store must be ") as error:
         open_store(place)
     assert "secret" not in str(error.value)
@@ -190,7 +192,7 @@ def test_many_open_a_new_file_at_once(tmp_path: Path) -> None:
     together = threading.Barrier(8)
 
     def create(path: Path, id: str) -> None:
-        together.wait(20)
+        together.wait(PATIENCE)
         with_store(path, lambda store: store.create(Run(id, "factory", b"1")))
 
     for path in (tmp_path / f"{number}.db" for number in range(10)):
@@ -288,34 +290,61 @@ def test_one_write_that_fails_spoils_no_other_in_its_transaction(path: Path) -> 
 # Locks, bounds and threads
 
 
-def test_a_lock_of_another_process_blocks_no_loop_and_no_reader_and_is_an_error_in_time(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_sqlite, "BUSY_SECONDS", 0.3)
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another connection writes, which keeps all others from that."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def test_a_lock_of_another_process_blocks_no_loop_and_no_reader(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sqlite, "BUSY_SECONDS", PATIENCE)
+    monkeypatch.setattr(_sqlite_thread, "CALL_SECONDS", PATIENCE)
 
     async def main(store: Store) -> None:
         lease = await claimed(store)
-        other = sqlite3.connect(path, isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        begin = time.monotonic()
-        appends = [asyncio.create_task(store.append(lease, [b"1"])) for _ in range(20)]
-        ticks = 0
-        while not all(append.done() for append in appends):
-            assert (await store.load("run")).events == 0
-            ticks += 1
-        assert ticks > 10
-        assert time.monotonic() - begin < 5  # not one after the other
-        for append in appends:
-            error = append.exception()
-            assert isinstance(error, RunError)
-            assert error.reason == "store_unavailable"
-            assert "another process has kept it locked" in error.message
-        other.execute("ROLLBACK")
-        other.close()
+        with locked(path):
+            appends = [asyncio.create_task(store.append(lease, [b"1"])) for _ in range(20)]
+            for _ in range(10):
+                assert (await store.load("run")).events == 0
+            assert not any(append.done() for append in appends)
+        await asyncio.gather(*appends)
+        assert await store.events("run") == [b"1"] * 20
+
+    with_store(path, main)
+
+
+def test_a_lock_of_another_process_is_an_error_in_time_for_all_that_wait(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_sqlite, "BUSY_SECONDS", 1.0)
+
+    async def main(store: SQLiteStore) -> None:
+        lease = await claimed(store)
+        tries: list[int] = []
+        execute = store._writer._execute
+        store._writer._execute = lambda calls: tries.append(len(calls)) or execute(calls)
+        with locked(path):
+            appends = [store.append(lease, [b"1"]) for _ in range(20)]
+            for error in await asyncio.gather(*appends, return_exceptions=True):
+                assert isinstance(error, RunError)
+                assert error.reason == "store_unavailable"
+                assert "another process has kept it locked" in error.message
+        assert sum(tries) == 20
+        assert len(tries) <= 2  # not one after the other
         await store.append(lease, [b"1"])
         assert await store.events("run") == [b"1"]
 
     with_store(path, main)
+
+
+async def hang(store: SQLiteStore, until: threading.Event) -> asyncio.Task[object]:
+    """Return a call that hangs in the store's thread for writes."""
+    hangs = threading.Event()
+    hung = asyncio.create_task(store._writer.call(lambda connection: (hangs.set(), until.wait(PATIENCE))))
+    await asyncio.to_thread(hangs.wait, PATIENCE)
+    return hung
 
 
 def test_calls_that_wait_are_bounded_in_time_and_number(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,19 +352,16 @@ def test_calls_that_wait_are_bounded_in_time_and_number(path: Path, monkeypatch:
 
     async def main(store: SQLiteStore) -> None:
         lease = await claimed(store)
-        monkeypatch.setattr(_sqlite_thread, "CALL_SECONDS", 0.2)
-        hanging = threading.Event()
-        hung = asyncio.create_task(store._writer.call(lambda connection: hanging.wait(20)))
-        await asyncio.sleep(0.05)
+        monkeypatch.setattr(_sqlite_thread, "CALL_SECONDS", 1.0)
+        hung = await hang(store, released := threading.Event())
         appends = [asyncio.create_task(store.append(lease, [b"1"])) for _ in range(7)]
         outcomes = await asyncio.gather(hung, *appends, return_exceptions=True)
         monkeypatch.undo()
-        hanging.set()
+        released.set()
         messages = [str(error).partition("is unavailable: ")[2] for error in outcomes]
-        assert (
-            messages
-            == ["there was no answer within 0.2 s"] * 6 + ["5 calls are pending; make fewer calls at a time"] * 2
-        )
+        late, many = "there was no answer within 1 s", "5 calls are pending; make fewer calls at a time"
+        assert messages == [late] * 6 + [many] * 2
+        await store.renew(lease)  # comes after them
         assert await store.events("run") == []  # whoever waits no longer has not written
 
     with_store(path, main)  # type: ignore[arg-type]
@@ -346,14 +372,12 @@ def test_writes_that_wait_together_share_a_transaction(path: Path) -> None:
         leases = [await claimed(store, str(number)) for number in range(50)]
         reading = sqlite3.connect(path)
         version = reading.execute("PRAGMA data_version").fetchone()
-        blocking = threading.Event()
-        first = asyncio.create_task(store._writer.call(lambda connection: blocking.wait(20)))
-        await asyncio.sleep(0.05)
+        first = await hang(store, released := threading.Event())
         appends = [asyncio.create_task(store.append(lease, [b"1"])) for lease in leases]
-        await asyncio.sleep(0)
+        await turns()
         assert reading.execute("PRAGMA data_version").fetchone() == version
         size = Path(f"{path}-wal").stat().st_size
-        blocking.set()
+        released.set()
         await asyncio.gather(first, *appends)
         # Apart, each would have written some pages of 4 KB; together they write few pages more than one.
         assert Path(f"{path}-wal").stat().st_size - size < 50 * 4096
@@ -376,18 +400,29 @@ def test_closing_leaves_no_thread_and_no_file_open(path: Path) -> None:
         assert left() == before
 
 
-def test_what_waits_costs_one_poll_and_nobody_waiting_costs_none(path: Path) -> None:
+def test_all_waits_share_one_poll_and_without_waits_there_is_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each `POLL_SECONDS`, which go by here when they are told to."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr(_sqlite_thread, "time", clock)
+
     async def main(store: SQLiteStore) -> None:
         lease, polls = await claimed(store), []
         poll = store._reader._poll
         store._reader._poll = lambda connection: polls.append(1) or poll(connection)
-        waits = [asyncio.create_task(store.wait("run", 0, 20)) for _ in range(200)]
-        await asyncio.sleep(0.5)
-        assert 1 <= len(polls) <= 40
+        waits = [asyncio.create_task(store.wait("run", 0, PATIENCE)) for _ in range(200)]
+        for count in range(1, 6):
+            await until(lambda count=count: len(polls) == count)
+            for _ in range(10):
+                await store.load("run")
+            assert len(polls) == count
+            clock.now += _sqlite_thread.POLL_SECONDS
         await store.append(lease, [b"1"])
-        await asyncio.wait_for(asyncio.gather(*waits), 5)
+        await asyncio.gather(*waits)
+        await store.load("run")
         polls.clear()
-        await asyncio.sleep(0.1)
+        for _ in range(10):
+            clock.now += _sqlite_thread.POLL_SECONDS
+            await store.load("run")
         assert polls == []
 
     with_store(path, main)  # type: ignore[arg-type]

@@ -6,15 +6,15 @@ import asyncio
 import itertools
 import random
 import re
-import subprocess
-import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -22,13 +22,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from rxllm import RunError
-from rxllm.durable import Ending, Lease, Record, Run, Store, open_store
+from rxllm.durable import Ending, Lease, Record, Run, Store, _store_rules, _store_rules_at_once, open_store
 from rxllm.durable._sqlite import SQLiteStore
 from rxllm.durable.testing import STORE_RULES, Interposed, assert_store
+from tests.durable.appender import append
 from tests.durable.conftest import MakeStore
+from tests.durable.support import forked
 from tests.examples import examples
-
-APPENDER = str(Path(__file__).with_name("appender.py"))
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("name", STORE_RULES)
@@ -42,13 +43,17 @@ def test_the_contract(make_store: MakeStore, name: str) -> None:
 class Broken(SQLiteStore):
     """A store with a fault, for each of which the kit has a rule."""
 
+    loaded: ClassVar[Counter[str]] = Counter()
+
     def __init__(self, path: Path, fault: str) -> None:
         super().__init__(path)
         self._fault = fault
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
         if self._fault == "race":
-            status, _ = (await self.load(id)).status, await asyncio.sleep(0.01)
+            status = (await self.load(id)).status
+            self.loaded[id] += 1
+            await until(lambda: self.loaded[id] > 1)
             lease = await super().claim(id, owner, seconds)
             return lease or (Lease(id, owner, 1, seconds) if status == "waiting" else None)
         return await super().claim(id, owner, seconds)
@@ -61,7 +66,7 @@ class Broken(SQLiteStore):
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
         if self._fault == "woken":
-            await asyncio.sleep(seconds)
+            await asyncio.Event().wait()
         else:
             await super().wait(id, after, seconds)
 
@@ -80,7 +85,9 @@ class Broken(SQLiteStore):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["race", "appenders", "token", "woken", "documents", "claim"])
-def test_the_kit_finds_a_store_that_breaks_a_rule(tmp_path: Path, name: str) -> None:
+def test_the_kit_finds_a_store_that_breaks_a_rule(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (_store_rules, _store_rules_at_once):
+        monkeypatch.setattr(module, "SOON", 1.0)
     with pytest.raises(AssertionError, match=f"^{name}: {re.escape(STORE_RULES[name])}, but "):
         assert_store(partial(Broken, tmp_path / "runs.db", name), only=[name])
 
@@ -109,7 +116,7 @@ def test_an_interposed_store_is_a_store_and_calls_its_hooks(tmp_path: Path) -> N
     assert calls.index("append") < calls.index("after append")
 
 
-def test_what_a_hook_raises_takes_the_place_of_the_call_or_of_its_answer(tmp_path: Path) -> None:
+def test_an_error_of_a_hook_replaces_the_call_or_its_result(tmp_path: Path) -> None:
     def fail(method: str, arguments: tuple[Any, ...]) -> None:
         if method == "create":
             raise RunError("store_unavailable")
@@ -372,11 +379,10 @@ def test_a_store_does_what_the_model_does(
 
 
 @pytest.mark.long
-def test_what_was_acknowledged_survives_kills_of_the_process_and_nothing_is_there_in_half(
+def test_acknowledged_appends_survive_kills_of_the_process_and_none_is_half_there(
     make_store: MakeStore,
 ) -> None:
     rng = random.Random(7)
-    place = make_store.args[0]
 
     async def log(id: str) -> tuple[list[bytes], list[Record]]:
         store = make_store()
@@ -393,16 +399,13 @@ def test_what_was_acknowledged_survives_kills_of_the_process_and_nothing_is_ther
     asyncio.run(create())
     acknowledged = 0
     for number in range(8):
-        with subprocess.Popen(
-            [sys.executable, APPENDER, place, "run", f"owner {number}"], stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            try:
-                assert process.stdout.readline(), "it has ended"
-                time.sleep(rng.random() * 0.1)
-            finally:
-                process.kill()
-            acknowledged = [acknowledged, *map(int, process.stdout.read().split())][-1]
+        with forked(append, make_store, "run", f"owner {number}") as (process, pipe):
+            for _ in range(rng.randint(1, 40)):
+                acknowledged = pipe.recv()
+            process.kill()
+            with suppress(EOFError):
+                while True:
+                    acknowledged = pipe.recv()
         events, records = asyncio.run(log("run"))
         assert len(events) >= acknowledged
         assert events == [b"%d" % event for event in range(1, len(events) + 1)]
@@ -416,17 +419,21 @@ def test_what_was_acknowledged_survives_kills_of_the_process_and_nothing_is_ther
 
 def test_the_clock_of_a_process_decides_nothing(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        store, now = make_store(), time.time()
+        store, right = make_store(), time.time
         await store.create(Run("run", "factory", b"1"))
         lease = await store.claim("run", "owner", 60)
         assert lease is not None
         for minutes in (10, -10):
-            monkeypatch.setattr(time, "time", lambda shift=60 * minutes: now + shift)
+            monkeypatch.setattr(time, "time", lambda shift=60 * minutes: right() + shift)
             other = make_store()
             assert await other.claim("run", "other", 60) is None
             assert await other.claimable(["factory"]) == []
-            assert abs((await other.load("run")).created_at - now) < 30
+            await other.create(Run(f"{minutes}", "another", b"1"))
             await other.close()
+        monkeypatch.undo()
+        await store.create(Run("last", "another", b"1"))
+        created = [(await store.load(id)).created_at for id in ("run", "10", "-10", "last")]
+        assert created == sorted(created)
         await store.append(lease, [], ending=Ending("completed"))
         assert await store.expire(60) == 0
         await store.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,9 @@ from rxllm.testing.loopback import STALL, Loopback, Pause, Reply, Request
 from tests.adapters.openai_responses.keeping import Keeper, call, number, number_of, text
 from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED
 from tests.durable import uncut
-from tests.durable.support import in_loop, take_over
+from tests.durable.support import forked, in_loop, take_over
 from tests.examples import share
-from tests.programs import python
-from tests.runtime.support import ROOT, until
+from tests.waiting import PATIENCE, until, wait_until
 
 QUESTION = "Double 21!"
 
@@ -32,29 +33,39 @@ def frames(body: Any) -> list[bytes]:
     return number(CREATED + call("c", "double", '{"x":21}') + COMPLETED)
 
 
-class SlowKeeper(Keeper):
-    """A `Keeper` that sends its frames one by one, `seconds` apart."""
+class Replaying(Keeper):
+    """A provider that also sends whole answers again. `replays` are their ids.
 
-    def __init__(self, seconds: float = 0.05, **options: Any) -> None:
-        super().__init__(frames, **options)
-        self._seconds = seconds
+    One answer stalls, once: behind the text "It ", or after so many more frames as `stall_after` says.
+    """
+
+    def __init__(self, refusal: Reply | None = None) -> None:
+        super().__init__(frames)
+        self.replays: list[str] = []
+        self.is_stalled = False
+        self.sent = 0  # frames of the answer that has come last
+        self._left: int | None = None
+        self._refusal = refusal
+
+    def stall_after(self, count: int | None) -> None:
+        self._left, self.is_stalled = count, count is None
 
     def _reply(self, frames: Any) -> Reply:
-        def slowly() -> Iterator[bytes | Pause]:
+        def sent() -> Iterator[bytes | Pause]:
+            self.sent = 0
             for part in frames:
+                if self._left == 0 and not self.is_stalled:
+                    self.is_stalled = True
+                    yield STALL
                 yield part
-                yield Pause(self._seconds)
+                self.sent += 1
+                if self._left is not None:
+                    self._left -= 1
+                elif not self.is_stalled and b'"It "' in part:
+                    self.is_stalled = True
+                    yield STALL
 
-        return Reply(slowly())
-
-
-class Replaying(SlowKeeper):
-    """A provider that also sends whole answers again. `replays` are their ids."""
-
-    def __init__(self, seconds: float = 0.05, refusal: Reply | None = None) -> None:
-        super().__init__(seconds)
-        self.replays: list[str] = []
-        self._refusal = refusal
+        return Reply(sent())
 
     def __call__(self, request: Request) -> Reply:
         path, _, query = request.path.partition("?")
@@ -130,7 +141,7 @@ def test_an_answer_that_is_lost_is_asked_for_again(
 def test_another_base_url_asks_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Any] = []
     keeper = Replaying()
-    with Loopback(Replaying()) as other:
+    with Loopback(Keeper(frames)) as other:
         events = play(keeper, tmp_path / "runs.db", other_url=other.url, observe=seen.append)
     assert fold(events).output_text == "It is 42. Bye!"
     assert (len(keeper.posts), keeper.replays) == (2, [])
@@ -153,11 +164,21 @@ def test_a_cancelled_run_stops_its_answer(tmp_path: Path) -> None:
         in_loop(main)
 
 
-class Late(SlowKeeper):
-    """A provider that waits before it sends an answer."""
+class Late(Keeper):
+    """A provider that does not begin the second answer before it `may`."""
+
+    def __init__(self) -> None:
+        super().__init__(frames)
+        self.may = threading.Event()
 
     def _reply(self, frames: Any) -> Reply:
-        return Reply([Pause(0.3), frames[0], STALL] if len(self.posts) == 2 else [b"".join(frames)])
+        def sent() -> Iterator[bytes | Pause]:
+            while not self.may.is_set():
+                yield Pause(0.001)
+            yield frames[0]
+            yield STALL
+
+        return Reply(sent() if len(self.posts) == 2 else [b"".join(frames)])
 
 
 def test_a_producer_that_stops_before_the_id_arrives_stops_the_answer(tmp_path: Path) -> None:
@@ -166,6 +187,7 @@ def test_a_producer_that_stops_before_the_id_arrives_stops_the_answer(tmp_path: 
             await runs.start("chat", QUESTION, id=uncut.ID)
             await until(lambda: len(keeper.posts) == 2)
         assert keeper.stops == []
+        keeper.may.set()
         await until(lambda: keeper.stops == ["r2"])  # its id was not recorded, so no process would read it
 
     with Loopback(keeper := Late()) as server:
@@ -212,12 +234,13 @@ def test_a_stop_that_fails_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 def test_recover_stops_the_answer_of_a_run_whose_producer_died_before_it_could_cancel(tmp_path: Path) -> None:
     async def recover(runs: Runs, store: Any) -> None:
-        assert await store.claim(uncut.ID, "dies", 0.1)
+        lease = await store.claim(uncut.ID, "dies", PATIENCE)
         await store.cancel(uncut.ID)
         assert (await runs.get(uncut.ID)).ended_at is None
-        while (await runs.get(uncut.ID)).status != "cancelled":
-            await runs.recover()
-            await asyncio.sleep(0.01)
+        await store.release(lease)
+        assert await runs.recover() == (uncut.ID,)
+        await until(lambda: not runs.produced)
+        assert (await runs.get(uncut.ID)).status == "cancelled"
 
     leave(keeper := Replaying(), tmp_path / "runs.db", recover)
     assert (len(keeper.posts), keeper.replays, keeper.stops) == (2, [], ["r2"])
@@ -279,40 +302,51 @@ def test_a_run_with_too_many_attempts_reports_the_answer(tmp_path: Path, caplog:
 # Kills
 
 
-def killed(tmp_path: Path, kills: int, seed: int) -> None:
-    keeper = Replaying(seconds=0.15)
+def killed(path: Path, kills: int, seed: int) -> None:
+    """Kill processes in the middle of an answer, at once or when its id is committed, and let the last one end."""
+    keeper, drawn = Replaying(), random.Random(seed)
+
+    async def answers() -> int:
+        store = open_store(path)
+        records = await store.records(uncut.ID)
+        await store.close()
+        return len([record for record in records if record.kind == "answer"])
+
     with Loopback(keeper) as server:
-        program = python("-m", "tests.durable.uncut", server.url, str(tmp_path), str(kills), str(seed), cwd=ROOT)
-    assert program.returncode == 0, program.stdout + program.stderr
+        lost = 0
+        for _ in range(kills):
+            keeper.stall_after(drawn.randint(0, 8))
+            with forked(uncut.produce, server.url, str(path)) as (process, _):
+                wait_until(lambda process=process: keeper.is_stalled or not process.is_alive())
+                if not process.is_alive():
+                    break
+                if keeper.sent and drawn.random() < 0.5:
+                    wait_until(lambda lost=lost: asyncio.run(answers()) == len(keeper.posts) - lost)
+            lost = len(keeper.posts) - asyncio.run(answers())
+        keeper.stall_after(None)
+        with forked(uncut.produce, server.url, str(path)) as (process, _):
+            process.join()
+            assert process.exitcode == 0
 
-    async def read() -> tuple[list[Any], int]:
-        store = open_store(tmp_path / "runs.db")
-        async with open_runs(store, {}) as runs:
-            events = [event async for event in runs.watch(uncut.ID)]
-            return events, len([record for record in await store.records(uncut.ID) if record.kind == "answer"])
+    async def read() -> list[Any]:
+        async with open_runs(path, {}) as runs:
+            return [event async for event in runs.watch(uncut.ID)]
 
-    events, known = asyncio.run(read())
-    assert fold(events).output_text == "It is 42. Bye!"
+    assert fold(asyncio.run(read())).output_text == "It is 42. Bye!"
     assert keeper.stops == []
-    print(program.stdout.strip(), "kills,", len(keeper.posts), "requests,", len(keeper.replays), "answers read again")
-    # Only an answer whose id is not committed is asked for again; each such request needs a kill of its own.
-    assert known == 2
-    assert len(keeper.posts) <= known + LOST
-
-
-LOST = 2
-"""The number of kills that may strike between a request and the commit of its answer's id, milliseconds later."""
+    # Only an answer whose id was not committed when the process was killed has been asked for again.
+    assert (asyncio.run(answers()), len(keeper.posts)) == (2, 2 + lost)
 
 
 @pytest.mark.long
 def test_kills_ask_for_each_answer_once(tmp_path: Path) -> None:
-    killed(tmp_path, 3, 0)
+    killed(tmp_path / "runs.db", 3, 0)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(1, 1 + share(20)))
 def test_many_kills_ask_for_each_answer_once(tmp_path: Path, seed: int) -> None:
-    killed(tmp_path, 10, seed)
+    killed(tmp_path / "runs.db", 10, seed)
 
 
 def test_the_script_is_numbered() -> None:

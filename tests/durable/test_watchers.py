@@ -14,9 +14,12 @@ import rxllm
 from rxllm import ChatResult, Fake, RunError, StreamCollector
 from rxllm.durable import Run, Runs, open_runs, open_store
 from rxllm.durable._log import Tail
+from rxllm.durable._store import LONGEST_LEASE
 from rxllm.durable.testing import Interposed
-from rxllm.events import Event
+from rxllm.events import Event, TextDelta
 from tests.durable.conftest import MakeStore
+from tests.durable.support import in_loop
+from tests.waiting import turns, until
 
 RUNS, WATCHERS = 100, 10
 WORDS: list[Any] = [entry for number in range(20) for entry in (f"word{number} ", ("delay", 0.01))]
@@ -35,7 +38,7 @@ def fold(events: list[Event]) -> StreamCollector:
 
 async def watch(runs: Runs, id: str, number: int) -> list[Event]:
     """As watchers do: from the start, from a fold, late, or leaving after every `number` events."""
-    await asyncio.sleep(0.01 * number)
+    await turns(2 * number)
     if number == 1:
         return [event async for event in runs.watch(id, folded=True)]
     if number < 6:
@@ -65,10 +68,10 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
                 assert all(other == every for other in others)
             assert runs.produced == ()
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    in_loop(main)
 
 
-def test_what_is_new_is_read_once_for_all_watchers(tmp_path: Path) -> None:
+def test_new_events_are_read_once_for_all_watchers(tmp_path: Path) -> None:
     calls: Counter[str] = Counter()
 
     async def main() -> None:
@@ -79,7 +82,7 @@ def test_what_is_new_is_read_once_for_all_watchers(tmp_path: Path) -> None:
                 seen = await asyncio.gather(*(watch(others, id, 0) for _ in range(200)))
                 assert all(events == seen[0] for events in seen)
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    in_loop(main)
     assert calls["events"] < 200
     assert calls["wait"] < 100
 
@@ -89,14 +92,19 @@ def test_a_producers_own_commits_do_not_wake_it(make_store: MakeStore) -> None:
 
     async def main() -> None:
         store = Interposed(make_store(), before=lambda method, _: calls.update([method]))
-        factories: dict[str, Any] = {"slow": lambda input: rxllm.stream(Fake(WORDS * 5), "Hi")}
-        async with open_runs(store, factories) as runs:
-            await runs.start("slow")
-            while runs.produced:
-                await asyncio.sleep(0.05)
 
-    asyncio.run(asyncio.wait_for(main(), 60))
-    assert calls["append"] > 5
+        async def words(request: Any, call: Any) -> Any:
+            for number in range(10):
+                yield TextDelta(f"{number} ")
+                await until(lambda number=number: calls["append"] > number)
+
+        factories: dict[str, Any] = {"slow": lambda input: rxllm.stream(words, "Hi")}
+        async with open_runs(store, factories, lease=LONGEST_LEASE) as runs:
+            await runs.start("slow")
+            await until(lambda: not runs.produced)
+
+    in_loop(main)
+    assert calls["append"] > 10
     assert calls["renew"] == calls["wait"] == 1  # the next ones come after a third of the lease
 
 
@@ -111,7 +119,7 @@ def test_whoever_is_behind_the_window_reads_the_log(tmp_path: Path) -> None:
                 seen += [event async for event in slow]
             assert all(events == seen for events in others)
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    in_loop(main)
 
 
 def test_a_store_that_fails_behind_watchers_who_have_left_is_no_error_of_a_task(
@@ -129,15 +137,13 @@ def test_a_store_that_fails_behind_watchers_who_have_left_is_no_error_of_a_task(
         store = Interposed(open_store(tmp_path / "runs.db"), before=before)
         await store.create(Run("run", "factory", b"1"))
         watcher = asyncio.create_task(Tail(store, "run").after(0))
-        async with asyncio.timeout(20):
-            await waits.wait()
+        await waits.wait()
         watcher.cancel()
         await asyncio.wait([watcher])
         fails.set()
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await turns()
         await store.close()
 
-    asyncio.run(main())
+    in_loop(main)
     gc.collect()
     assert [record.message for record in caplog.records] == []

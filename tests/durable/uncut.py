@@ -1,22 +1,14 @@
-"""A program that produces a run whose answers its provider keeps, and that is killed at random times.
-
-``python -m tests.durable.uncut URL FOLDER KILLS SEED``: each process is a fork, which kills itself a random time after
-it has begun to play the run, and is followed by another one, until the run has ended. It prints the number of kills.
-"""
+"""A process that produces a run whose answers its provider keeps, to be killed."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import random
-import signal
-import sys
-from pathlib import Path
 from typing import Any
 
 import rxllm
 from rxllm.adapters import OpenAIResponses
 from rxllm.durable import open_runs
+from tests.waiting import until_async
 
 LEASE = 0.4
 ID = "run"
@@ -45,36 +37,18 @@ def factories(url: str, *observers: Any) -> dict[str, Any]:
     return {"chat": lambda question: rxllm.stream(asked, question)}
 
 
-async def produce(url: str, path: Path, seconds: float) -> None:
-    """Start the run or take it over, and wait until it has ended. Die after so many seconds of playing it."""
-    loop = asyncio.get_running_loop()
-    build = factories(url)["chat"]
+def produce(pipe: object, url: str, path: str) -> None:
+    """Start the run or take it over, and wait until it has ended."""
 
-    def play(question: str) -> Any:
-        loop.call_later(seconds, os.kill, os.getpid(), signal.SIGKILL)
-        return build(question)
+    async def main() -> None:
+        async with open_runs(path, factories(url), lease=LEASE, max_attempts=1000) as runs:
+            if not await runs.list():
+                await runs.start("chat", "Double 21!", id=ID)
 
-    async with open_runs(path, {"chat": play}, lease=LEASE, max_attempts=1000) as runs:
-        if not await runs.list():
-            await runs.start("chat", "Double 21!", id=ID)
-        while (await runs.list())[0].status in ("waiting", "running"):
-            await runs.recover()
-            await asyncio.sleep(0.02)
+            async def has_ended() -> bool:
+                await runs.recover()
+                return (await runs.get(ID)).ended_at is not None
 
+            await until_async(has_ended)
 
-def main(url: str, folder: str, kills: int, seed: int) -> int:
-    drawn, killed = random.Random(seed), 0
-    while True:
-        seconds = drawn.uniform(0.0, 1.5) if killed < kills else 60.0
-        if not (pid := os.fork()):
-            asyncio.run(produce(url, Path(folder) / "runs.db", seconds))
-            os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if code != -signal.SIGKILL:
-            assert code == 0, code
-            return killed
-        killed += 1
-
-
-if __name__ == "__main__":
-    print(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(main())

@@ -35,13 +35,14 @@ from rxllm.events import (
     ToolResultEncoded,
 )
 from rxllm.http import Decoder
+from rxllm.testing import World, simulate
 from rxllm.values import Call, EngineError, Message, Request, Session, Thread, Turn, ValidationError, user
 from rxllm.values.sessions import open_agents
 from tests.adapters import streams
 from tests.corpus import recordings
 from tests.examples import examples
 from tests.laws import scripts
-from tests.runtime.support import PATIENCE
+from tests.waiting import until
 
 STOPPED = {"error": "The tool was stopped before it finished. It may already have done some or all of its work."}
 INITIAL = Session("s", Thread((user("Hi"), Message("assistant", "Hello"))))
@@ -60,7 +61,7 @@ def events_of(*pieces: Any, **options: Any) -> list[Event]:
     return list(session.stream_reply(Fake(*pieces), INITIAL, "And?", **options))
 
 
-def until(events: Sequence[Event], last: Callable[[Event], bool]) -> list[Event]:
+def up_to(events: Sequence[Event], last: Callable[[Event], bool]) -> list[Event]:
     return list(
         reactivex.from_iterable(events).pipe(rx.take_while(lambda e: not last(e), inclusive=True)).to_list().run()
     )
@@ -70,7 +71,7 @@ def until(events: Sequence[Event], last: Callable[[Event], bool]) -> list[Event]
 
 
 def test_a_stopped_turn_keeps_its_text_and_says_so() -> None:
-    events = until(events_of(["In ", "Rome", " too"]), lambda e: isinstance(e, TextDelta) and e.delta == "Rome")
+    events = up_to(events_of(["In ", "Rome", " too"]), lambda e: isinstance(e, TextDelta) and e.delta == "Rome")
     turn = folded(events, keep_partial=True)
     assert [message.text for message in turn.session.messages] == ["Hi", "Hello", "And?", "In Rome"]
     assert turn.session.messages[-1].metadata == {"partial": "cancelled"}
@@ -79,7 +80,7 @@ def test_a_stopped_turn_keeps_its_text_and_says_so() -> None:
 
 
 def test_by_default_it_keeps_the_users_message_alone() -> None:
-    events = until(events_of(["In ", "Rome", " too"]), lambda e: isinstance(e, TextDelta) and e.delta == "Rome")
+    events = up_to(events_of(["In ", "Rome", " too"]), lambda e: isinstance(e, TextDelta) and e.delta == "Rome")
     assert [message.text for message in folded(events).session.messages] == ["Hi", "Hello", "And?"]
 
 
@@ -91,7 +92,7 @@ def test_a_turn_that_is_whole_is_the_same() -> None:
 def test_an_unfinished_tool_call_is_left_out() -> None:
     pieces = ["Let me see", *(("tool_call_delta", {"id": "c1", "name": "double", "arguments_delta": d}) for d in "{}")]
     for last in (ToolCallDelta, ToolCallCompleted, ToolExecutionStarted):
-        events = until(events_of(pieces, tools=[double]), lambda e, last=last: isinstance(e, last))
+        events = up_to(events_of(pieces, tools=[double]), lambda e, last=last: isinstance(e, last))
         turn = folded(events, keep_partial=True)
         assert turn.session.messages[-1] == Message("assistant", "Let me see", metadata={"partial": "cancelled"})
 
@@ -99,7 +100,7 @@ def test_an_unfinished_tool_call_is_left_out() -> None:
 def test_a_tool_call_behind_one_text_stays_with_its_result() -> None:
     """Such a message has no marks among its parts."""
     events = events_of(["Let me see", ToolCall("c1", "double", {"x": 2})], "4", tools=[double])
-    turn = folded(until(events, lambda e: isinstance(e, ToolResultEncoded)), keep_partial=True)
+    turn = folded(up_to(events, lambda e: isinstance(e, ToolResultEncoded)), keep_partial=True)
     *_, message, result = turn.session.messages
     assert (message.content, [call.id for call in message.tool_calls], result.text) == ("Let me see", ["c1"], "4")
 
@@ -155,8 +156,13 @@ def test_a_tool_that_a_time_limit_stops_is_answered() -> None:
 
     waiting = session.start(Fake(ToolCall("a", "pay")), "Pay!", tools=[pay]).run().session
     events = session.stream_resume(Fake("Done."), waiting, approvals={"a": True}, tools=[pay])
-    limited = events.pipe(ops.time_limits(total=0.05), ops.to_session(waiting, keep_partial=True))
-    assert limited.run().session.messages[-1] == Message("tool", STOPPED, tool_call_id="a")
+    limited = events.pipe(ops.time_limits(total=5.0), ops.to_session(waiting, keep_partial=True))
+
+    async def app(world: World) -> Turn:
+        return await limited
+
+    turn = simulate(app, faults=()).value
+    assert turn.session.messages[-1] == Message("tool", STOPPED, tool_call_id="a")
 
 
 def test_a_stopped_tool_of_an_agent_does_not_run_again() -> None:
@@ -204,13 +210,13 @@ def test_thinking_of_a_broken_answer_keeps_its_text_without_a_signature() -> Non
 
 
 def test_an_error_below_the_steps_keeps_the_text_and_says_so() -> None:
-    events = until(events_of(["In ", "Rome"]), lambda e: isinstance(e, TextDelta))
+    events = up_to(events_of(["In ", "Rome"]), lambda e: isinstance(e, TextDelta))
     turn = folded([*events, ErrorEvent(StreamError("timeout"))], keep_partial=True)
     assert (turn.session.status, turn.session.messages[-1].text) == ("error", "In ")
     assert turn.session.messages[-1].metadata == {"partial": "error"}
 
 
-def test_an_error_of_the_model_leaves_what_it_left_before() -> None:
+def test_after_an_error_of_the_model_the_option_changes_nothing() -> None:
     events = events_of(["In ", StreamError("truncated")])
     assert folded(events, keep_partial=True) == folded(events)
     assert folded(events).session.messages[-1].text == "In "
@@ -220,13 +226,13 @@ def test_an_error_of_the_model_leaves_what_it_left_before() -> None:
 
 
 def test_a_stop_button_emits_the_turn() -> None:
-    stop, turns = Subject[None](), list[Turn]()
+    stop, turns, seen = Subject[None](), list[Turn](), list[Event]()
 
     async def main() -> None:
         story = session.stream_reply(Fake(["Once", " upon", ("delay", 60)]), INITIAL, "A story!")
-        turn = story.take_until(stop).pipe(ops.to_session(INITIAL, keep_partial=True))
+        turn = story.do_action(seen.append).take_until(stop).pipe(ops.to_session(INITIAL, keep_partial=True))
         turn.subscribe(turns.append)
-        await asyncio.sleep(0.02)
+        await until(lambda: [event for event in seen if isinstance(event, TextDelta) and event.delta == " upon"])
         stop.on_next(None)
 
     asyncio.run(main())
@@ -252,9 +258,7 @@ def test_however_it_is_left_finally_result_has_the_turn(function: Any) -> None:
         async for text in story.pipe(keep, ops.text()):
             if text == " upon":
                 break
-        async with asyncio.timeout(PATIENCE):
-            while not saved:
-                await asyncio.sleep(0.001)
+        await until(lambda: saved)
 
     asyncio.run(main())
     [(turn, outcome)] = saved

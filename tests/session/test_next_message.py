@@ -10,7 +10,7 @@ import pytest
 import rxllm
 from rxllm import Engine, Fake, Session, Thread, ToolCall, ask_user, session, tool, validate
 from rxllm.values import user
-from tests.session.test_session import ask, pay
+from tests.session.support import ask, pay
 
 ASKED = session.start(Engine(Fake(ToolCall("c1", "ask", {})), tools=[ask]), "Buy one.").run().session
 PAYING = session.start(Engine(Fake(ToolCall("c1", "pay", {})), tools=[pay]), "Pay.").run().session

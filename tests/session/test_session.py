@@ -25,7 +25,6 @@ from rxllm import (
     ToolCall,
     ToolContext,
     ValidationError,
-    ask_user,
     serializer,
     session,
     tool,
@@ -33,24 +32,12 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.events import ChatCompleted, StepCompleted, TextDelta, ToolExecutionStarted
 from rxllm.values import Session, SessionError, Turn, user
-
-RUNS: list[str] = []
+from tests.session.support import RUNS, ask, pay
 
 
 @pytest.fixture(autouse=True)
 def no_runs() -> None:
     RUNS.clear()
-
-
-@tool(approval=True)
-def pay(amount: int = 1) -> str:
-    RUNS.append(f"pay {amount}")
-    return f"paid {amount}"
-
-
-@tool
-def ask() -> Any:
-    return ask_user("Which one?", choices=[1, 2])
 
 
 @tool
