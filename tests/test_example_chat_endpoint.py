@@ -20,7 +20,7 @@ import pytest
 
 from rxllm.testing.loopback import DONE, Loopback, Pause, Reply, Request, chat, chat_chunk, chat_event, chat_finish
 from tests.programs import EXAMPLES
-from tests.web.chats import Page, approval, in_time, text_of
+from tests.web.chats import Page, approval, text_of
 
 pytestmark = pytest.mark.long
 
@@ -121,7 +121,7 @@ def test_an_approval_and_foreign_ids(server: Server) -> None:
             assert text_of(await page.post(approval())) == "The shop says: 2 pizza ordered."
             assert (await history(page))[1] == {}
 
-    in_time(main())
+    asyncio.run(main())
 
 
 def test_tabs_and_stopping(server: Server, story: Provider) -> None:
@@ -135,7 +135,7 @@ def test_tabs_and_stopping(server: Server, story: Provider) -> None:
             await first
             assert text_of(await page.say("Hi")) == "You wrote Hi."
 
-    in_time(main())
+    asyncio.run(main())
 
 
 def test_sixty_browsers(server: Server) -> None:
@@ -148,7 +148,7 @@ def test_sixty_browsers(server: Server) -> None:
     async def main() -> None:
         await asyncio.gather(*map(talk, range(60)))
 
-    in_time(main())
+    asyncio.run(main())
 
 
 # The page in a browser

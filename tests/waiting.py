@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
+
+from rxllm.testing.loopback import Pause
 
 T = TypeVar("T")
 
@@ -29,10 +31,13 @@ def wait_until(look: Callable[[], T], accept: Callable[[T], object] = bool) -> T
     return seen
 
 
-async def until(look: Callable[[], T], accept: Callable[[T], object] = bool) -> T:
-    """Let the event loop run until ``accept(look())``, and return what was accepted. Raises as `wait_until` does."""
+async def until(look: Callable[[], T | Awaitable[T]], accept: Callable[[T], object] = bool) -> T:
+    """Let the event loop run until ``accept(look())``, and return what was accepted. Raises as `wait_until` does.
+
+    What `look` returns is awaited if it can be.
+    """
     give_up = time.monotonic() + PATIENCE
-    while not accept(seen := look()):
+    while not accept(seen := await _awaited(look())):
         if time.monotonic() > give_up:
             raise _in_vain(look, seen)
         await asyncio.sleep(0.001)
@@ -43,6 +48,16 @@ async def turns(count: int = 50) -> None:
     """Let the event loop turn `count` times: whatever is ready runs, and what that makes ready, and so on."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+def pauses(until: Callable[[], object]) -> Iterator[Pause]:
+    """Yield pauses until ``until()``: a gate in the body of a `Loopback`'s reply."""
+    while not until():
+        yield Pause(0.001)
+
+
+async def _awaited(value: T | Awaitable[T]) -> T:
+    return await value if inspect.isawaitable(value) else value
 
 
 def _in_vain(look: Callable[[], object], seen: object) -> AssertionError:

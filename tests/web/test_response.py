@@ -300,7 +300,7 @@ def test_browsers_may_leave_at_any_byte(leaves: list[tuple[int, bool]]) -> None:
 @pytest.mark.long
 def test_a_slow_browser_holds_the_model_back_and_loses_nothing() -> None:
     async def main() -> bytes:
-        app = Held(app_of(asks(server)))
+        app = Held(app_of(asks(server), send_timeout=3600))
         async with serving(app) as port, await Browser.ask(port) as slow:
             await slow.read_until(b"xxx")
             await until(lambda: app.is_held)
