@@ -38,7 +38,7 @@ from rxllm.web._ag_ui_adapter import to_input
 from tests.closing import assert_closes
 from tests.examples import examples
 from tests.laws import scripts
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 from tests.web import clients
 from tests.web.streams import of_script
 from tests.web.test_ag_ui import again, client, framed
@@ -345,7 +345,8 @@ def aimock() -> str:
 def posted(url: str, prompt: str) -> list[Any]:
     """The frames of a server's answer."""
     body = {"threadId": "t", "runId": "r", "messages": [{"id": "m", "role": "user", "content": prompt}]}
-    response = httpx.post(url, json={**body, "tools": [], "context": [], "state": {}, "forwardedProps": {}})
+    fields = {**body, "tools": [], "context": [], "state": {}, "forwardedProps": {}}
+    response = httpx.post(url, json=fields, timeout=PATIENCE)
     return list(web.from_sse([response.content]))
 
 

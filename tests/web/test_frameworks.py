@@ -27,6 +27,7 @@ from rxllm.testing.loopback import Loopback, Reply, chat
 from tests.closing import STALLED
 from tests.programs import python
 from tests.runtime.support import model
+from tests.waiting import PATIENCE
 from tests.web.serving import App, Browser, assert_left, decoded, get, serving
 
 
@@ -99,7 +100,7 @@ def test_a_litestar_route_returns_it() -> None:
 
 def test_a_litestar_post_returns_it() -> None:
     async def main() -> httpx.Response:
-        async with serving(litestar(hello)) as port, httpx.AsyncClient() as client:
+        async with serving(litestar(hello)) as port, httpx.AsyncClient(timeout=PATIENCE) as client:
             return await client.post(f"http://127.0.0.1:{port}/chat", json={"q": "Hi"})
 
     assert text_of(asyncio.run(main())) == "Hello"
@@ -110,7 +111,7 @@ def test_leaving_litestar_disposes_and_leaves_the_next_request_alone() -> None:
         app = litestar(lambda q: rxllm.stream_generate(model(server), "Hi") if q == "ask" else hello(q))
         async with serving(app) as port, await Browser.ask(port, "/chat?q=ask") as leaves:
             await leaves.read_until(b'"c"')
-            async with await Browser.ask(port, "/chat?q=ask") as stays, httpx.AsyncClient() as client:
+            async with await Browser.ask(port, "/chat?q=ask") as stays, httpx.AsyncClient(timeout=PATIENCE) as client:
                 await stays.read_until(b'"c"')
                 leaves.leave()
                 await assert_left(port, server.connections[0], "/chat?q=ask")
