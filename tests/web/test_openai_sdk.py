@@ -20,6 +20,7 @@ from rxllm import (
     Fake,
     OpenAIChat,
     StreamError,
+    TextDelta,
     ThinkingCompleted,
     ThinkingDelta,
     ToolCall,
@@ -106,7 +107,16 @@ def test_many_clients_at_a_time_get_their_own_answers() -> None:
         async with AsyncOpenAI(base_url=url, api_key="key") as sdk:
             return await asyncio.gather(*(ask(sdk, i) for i in range(60)))
 
-    echo = Fake(lambda request: ["You said ", request.messages[-1].text])
+    arrived, all_here = list[Any](), asyncio.Event()
+
+    async def echo(request: Any, call: Any) -> Any:
+        arrived.append(request)
+        if len(arrived) == 60:
+            all_here.set()
+        await all_here.wait()
+        yield TextDelta("You said ")
+        yield TextDelta(request.messages[-1].text)
+
     with Served.of(echo) as server:
         assert asyncio.run(main(server.url)) == [f"You said {i}" for i in range(60)]
 
