@@ -39,8 +39,6 @@ from rxllm import (
     ToolCallStarted,
     Usage,
     UsageUpdated,
-    ask_user,
-    tool,
     web,
 )
 from rxllm import operators as ops
@@ -49,30 +47,11 @@ from rxllm.values import ThinkingPart
 from tests.examples import examples
 from tests.laws import scripts
 from tests.operators.test_veto import NO, Dictation, refusing
-from tests.web import clients
+from tests.web.ag_ui import add_twice, again, ask, client, framed, judged, locate, pay, run
 from tests.web.streams import DECODERS, of_recordings, of_script
 from tests.web.work import assert_linear
 
 MODEL: TypeAdapter[Any] = TypeAdapter(AGUIEvent)
-
-
-def client(events: list[Event]) -> list[Event]:
-    return list(Stream.of(from_iterable(events)).pipe(web.for_client()))
-
-
-def framed(events: list[Event], **options: Any) -> list[Any]:
-    encode = web.encode("ag-ui", **{"thread_id": "thread", "run_id": "run", "messages": [], **options})
-    return list(Stream.of(from_iterable(events)).pipe(encode))
-
-
-def again(frames: list[Any]) -> list[Event]:
-    return list(Stream.of(from_iterable(frames)).pipe(web.decode("ag-ui")))
-
-
-def judged(streams: list[list[Any]], messages: list[Any] | None = None, cut: int | None = None) -> list[Any]:
-    """What the client makes of streams of frames; before each it has `messages`."""
-    bodies = [b"".join(map(web.sse, frames)).decode() for frames in streams]
-    return [clients.run("ag_ui", {"body": body, "messages": messages or [], "cut": cut}) for body in bodies]
 
 
 OPENERS = {"TEXT_MESSAGE_START": "messageId", "REASONING_START": "messageId", "REASONING_MESSAGE_START": "messageId"}
@@ -203,30 +182,6 @@ def test_the_client_folds_scripts_as_we_do() -> None:
 
 
 # Scenes
-
-
-def run(model: Any, **options: Any) -> list[Event]:
-    return list(rxllm.stream(model, "Hi", **options).pipe(ops.errors_as_events(), web.for_client()))
-
-
-@tool(approval=True)
-def pay(amount: int) -> str:
-    return f"paid {amount}"
-
-
-@tool(manual=True)
-def locate() -> str:
-    return ""
-
-
-@tool
-def ask(question: str) -> Any:
-    return ask_user(question, choices=["a", "b"])
-
-
-def add_twice() -> list[Event]:
-    turn = [("thinking", "Hm."), "I add.", ToolCall("a", "add", {"x": 1}), ToolCall("b", "add", {"x": 2}), Usage(1, 2)]
-    return run(Fake(turn, ["Done.", Usage(3, 4)]), tools=scripts.TOOLS)
 
 
 def wait_for_approval() -> list[Event]:

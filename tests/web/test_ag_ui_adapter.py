@@ -40,8 +40,8 @@ from tests.examples import examples
 from tests.laws import scripts
 from tests.waiting import PATIENCE, until
 from tests.web import clients
+from tests.web.ag_ui import again, client, framed
 from tests.web.streams import of_script
-from tests.web.test_ag_ui import again, client, framed
 
 HEADERS = {"Content-Type": "text/event-stream"}
 START = {"type": "RUN_STARTED", "threadId": "t", "runId": "r"}

@@ -16,7 +16,7 @@ import rxllm
 from rxllm import Fake, Thread, ToolCall, ValidationError, web
 from rxllm.web import _openai_app
 from tests.waiting import PATIENCE, until
-from tests.web.test_ag_ui import ask
+from tests.web.ag_ui import ask
 from tests.web.work import assert_linear, steps
 
 pytestmark = pytest.mark.long

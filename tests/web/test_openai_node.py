@@ -12,9 +12,9 @@ import rxllm
 from rxllm import AdapterError, Engine, Fake, OpenAIChat, Tool, ToolCall, ToolCallStarted, Usage
 from rxllm.testing.loopback import Loopback, Reply, endless
 from tests.web import clients
+from tests.web.completions import EVERY, Replay, finish_of, itself, text_of
 from tests.web.served import Served
 from tests.web.streams import DECODERS, of_recordings
-from tests.web.test_openai_law import EVERY, Replay, finish_of, itself, text_of
 
 HI: Any = [{"role": "user", "content": "Hi"}]
 USAGE = {"stream_options": {"include_usage": True}}

@@ -37,7 +37,7 @@ from tests.runtime.support import model
 from tests.waiting import pauses
 from tests.web import clients
 from tests.web.serving import serving
-from tests.web.test_ui_stream import assert_folds_equal, pay
+from tests.web.ui import assert_folds_equal, pay
 
 USES = [("thinking", "Hm."), "I add.", ToolCall("a", "add", {"x": 1}), ToolCall("b", "raises", {}), Usage(1, 2)]
 PAYS = ["I pay.", ToolCall("c1", "pay", {"amount": 5})]
