@@ -7,14 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat, chat_chunk
-from tests.programs import EXAMPLES, SECONDS, python
+from tests.programs import EXAMPLES, python
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -76,17 +76,14 @@ def test_ctrl_c_keeps_what_is_answered_and_closes_the_connections(tmp_path: Path
         command = [sys.executable, *write(tmp_path, "one", "stall", "two")]
         with subprocess.Popen(command, env=environment(server), stderr=subprocess.PIPE, text=True) as batch:
             assert batch.stderr is not None
-            deadline = time.monotonic() + SECONDS
-            while len(server.requests) < 3 or len(answers(tmp_path)) < 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wait_until(lambda: len(server.requests) == 3 and len(answers(tmp_path)) == 2)
             batch.send_signal(signal.SIGINT)
             rest = batch.stderr.read()
-            assert batch.wait(SECONDS) == 1
+            assert batch.wait() == 1
         assert rest.endswith("\nstopped; run it again to continue\n")
         assert "Traceback" not in rest
         assert answers(tmp_path) == {0: "ONE", 2: "TWO"}
-        server.wait_until(lambda: server.open_count == 0)
+        server.wait_until(lambda: server.open_count == 0, PATIENCE)
         assert python(*write(tmp_path, "one", "now", "two"), env=environment(server)).returncode == 0
         assert answers(tmp_path) == {0: "ONE", 1: "NOW", 2: "TWO"}
 

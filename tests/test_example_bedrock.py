@@ -17,6 +17,8 @@ from rxllm.values import EngineError
 from tests.corpus import VARIABLE
 from tests.test_example_plugin import ROOT, run
 
+pytestmark = pytest.mark.timeout(600)
+
 PACKAGE = ROOT / "examples" / "bedrock"
 TESTS = sorted(path.name for path in (PACKAGE / "tests").glob("test_*.py"))
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,8 @@ import pytest
 
 from rxllm.testing.loopback import DONE, Loopback, Pause, Reply, Request, chat, chat_chunk, chat_event, chat_finish
 from tests.programs import EXAMPLES
-from tests.web.chats import Page, approval, in_time, text_of
+from tests.waiting import PATIENCE, pauses, until, wait_until
+from tests.web.chats import Page, approval, text_of
 
 pytestmark = pytest.mark.long
 
@@ -44,8 +44,7 @@ class Provider:
 
     def _story(self) -> Iterator[bytes | Pause]:
         yield chat_chunk("Once ")
-        while not self.go.is_set():
-            yield Pause(0.01)
+        yield from pauses(self.go.is_set)
         yield from chat("upon a time.")
 
 
@@ -53,25 +52,25 @@ class Server:
     """The example as a process, started as its first lines say."""
 
     def __init__(self, folder: Path, provider: Loopback) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.port = listener.getsockname()[1]
+        self._log, self._port, self._starts = folder / "log", "0", 0
         environment = {**os.environ, "RXLLM_MODEL": "openai:m", "OPENAI_BASE_URL": provider.url, "OPENAI_API_KEY": "k"}
         self._command = [sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES / "chat_endpoint"), "app:app"]
-        self._options: Any = {"cwd": folder, "env": environment, "stderr": subprocess.DEVNULL}
-        self.url = f"http://127.0.0.1:{self.port}"
+        self._options: Any = {"cwd": folder, "env": environment}
 
     def start(self) -> None:
-        self._process = subprocess.Popen([*self._command, "--port", str(self.port)], **self._options)
-        deadline = time.monotonic() + 60
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
-                return
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        """Start the server, at the port of its first start."""
+        self._starts += 1
+        with self._log.open("a") as log:
+            self._process = subprocess.Popen([*self._command, "--port", self._port], stderr=log, **self._options)
+        started = wait_until(self._lines_of_start, lambda found: len(found) == self._starts)
+        self.url, self._port = started[-1]
+
+    def _lines_of_start(self) -> list[tuple[str, str]]:
+        return re.findall(r"running on (http://.*:(\d+)) ", self._log.read_text())
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
-        self._process.wait(timeout=30)
+        self._process.wait()
 
 
 @pytest.fixture
@@ -97,7 +96,7 @@ def test_the_program_is_as_short_as_it_claims() -> None:
 
 @contextlib.asynccontextmanager
 async def visitor(server: Server) -> Any:
-    async with httpx.AsyncClient(base_url=server.url, timeout=30) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE) as client:
         await client.get("/")
         yield Page(client, (await client.get("/history")).json()["id"])
 
@@ -121,21 +120,21 @@ def test_an_approval_and_foreign_ids(server: Server) -> None:
             assert text_of(await page.post(approval())) == "The shop says: 2 pizza ordered."
             assert (await history(page))[1] == {}
 
-    in_time(main())
+    asyncio.run(main())
 
 
 def test_tabs_and_stopping(server: Server, story: Provider) -> None:
     async def main() -> None:
         async with visitor(server) as page:
             first = asyncio.create_task(page.say("Story"))
-            while (await history(page))[0] != [["user", "Story"], ["assistant", "Once "]]:
-                await asyncio.sleep(0.02)
+            begun = [["user", "Story"], ["assistant", "Once "]]
+            await until(lambda: history(page), lambda found: found[0] == begun)
             assert (await page.say("Hi")).status_code == 409
             assert (await page.stop()).status_code == 204
             await first
             assert text_of(await page.say("Hi")) == "You wrote Hi."
 
-    in_time(main())
+    asyncio.run(main())
 
 
 def test_sixty_browsers(server: Server) -> None:
@@ -148,7 +147,7 @@ def test_sixty_browsers(server: Server) -> None:
     async def main() -> None:
         await asyncio.gather(*map(talk, range(60)))
 
-    in_time(main())
+    asyncio.run(main())
 
 
 # The page in a browser
@@ -176,10 +175,7 @@ def shown(tab: Any) -> list[str]:
 
 
 def until_shown(tab: Any, *expected: str) -> None:
-    deadline = time.monotonic() + 30
-    while shown(tab) != [*expected]:
-        assert time.monotonic() < deadline, shown(tab)
-        tab.wait_for_timeout(20)
+    wait_until(lambda: shown(tab), [*expected].__eq__)
 
 
 def send(tab: Any, text: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rxllm.testing.loopback import Loopback, Pause, Reply, Request, chat
+from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat
 from tests.operators.test_veto_on_wires import of_chat, pieces_of
 from tests.programs import EXAMPLES, python
 
@@ -32,7 +32,7 @@ def test_a_path_that_a_model_dictates_is_refused_at_once(tmp_path: Path) -> None
         if request.json["messages"][-1]["role"] == "tool":
             return Reply(chat(f"It said: {request.json['messages'][-1]['content']}"))
         frames = [frame.replace(b'"save"', b'"write_file"') for frame in of_chat(pieces_of("x" * 500))]
-        return Reply([item for frame in frames for item in (frame, Pause(0.01))])
+        return Reply([*frames[: len(frames) // 2], STALL])  # only the client can end it
 
     with Loopback(answer) as server:
         environment = {**os.environ, "OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "k"}

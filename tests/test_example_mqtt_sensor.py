@@ -9,15 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from rxllm.testing.loopback import Loopback, Pause, Reply, Request, chat, chat_chunk
 from tests.judges import judge
-from tests.programs import EXAMPLES, SECONDS
+from tests.programs import EXAMPLES
+from tests.waiting import pauses, until, wait_until
 
 if TYPE_CHECKING:
     import aiomqtt
@@ -36,24 +36,18 @@ def port() -> Iterator[int]:
         port = unused.getsockname()[1]
     with subprocess.Popen([program, "-p", str(port)], stderr=subprocess.DEVNULL) as broker:
         try:
-            wait_for(lambda: accepts(port))
+            wait_until(lambda: accepts(port) or broker.poll() is not None)
+            assert broker.poll() is None, "another program has taken the port"
             yield port
         finally:
             broker.terminate()
-            broker.wait(SECONDS)
 
 
 def accepts(port: int) -> bool:
+    """Return whether a program accepts connections on `port` of this machine."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
         return True
     return False
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Model:
@@ -69,8 +63,7 @@ class Model:
 
     def _remark(self, reading: int) -> Iterator[bytes | Pause]:
         yield chat_chunk("It is ")
-        while not self.free:
-            yield Pause(0.01)
+        yield from pauses(lambda: self.free)
         yield from chat(f"{reading}.")
 
 
@@ -81,14 +74,14 @@ class Room:
         self._client = client
 
     async def measure(self, reading: int, *, retain: bool = False) -> None:
-        await self._client.publish("room/temperature", str(reading), retain=retain)
+        """Publish a reading. It is on its way to the example when this returns."""
+        await self._client.publish("room/temperature", str(reading), qos=1, retain=retain)
 
     async def switch(self, to: str) -> None:
         await self._client.publish("room/remarks/switch", to)
 
     async def remark(self) -> str:
-        async with asyncio.timeout(60):
-            return (await anext(self._client.messages)).payload.decode()
+        return (await anext(self._client.messages)).payload.decode()
 
 
 @contextlib.asynccontextmanager
@@ -113,10 +106,9 @@ def test_the_newest_reading_alone_waits_for_the_model(port: int) -> None:
             assert await room.remark() == "20: It is 20."
             model.free = False
             await room.measure(21)
-            await asyncio.to_thread(server.wait_requests, 2)
+            await until(lambda: len(server.requests) == 2)
             for reading in range(22, 60):
                 await room.measure(reading)
-            await asyncio.sleep(0.2)
             assert model.readings == [20, 21]
             model.free = True
             assert await room.remark() == "21: It is 21."
@@ -150,11 +142,11 @@ def test_ctrl_c_ends_it_and_its_call(port: int) -> None:
     async def main() -> None:
         model.free = False
         async with remarks(port, "openai:m", OPENAI_BASE_URL=server.url, OPENAI_API_KEY="k") as (_, process):
-            await asyncio.to_thread(server.wait_requests, 1)
+            await until(lambda: len(server.requests) == 1)
             process.send_signal(signal.SIGINT)
-            _, errors = await asyncio.to_thread(process.communicate, timeout=SECONDS)
+            _, errors = await asyncio.to_thread(process.communicate)
             assert (process.returncode, errors) == (130, "")
-            await asyncio.to_thread(server.connections[0].wait_closed)
+            await until(lambda: server.connections[0].closed_at is not None)
 
     model = Model()
     with Loopback(model) as server:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx
 
-from rxllm import Engine, Fake, Session, ToolCall, ask_user, tool, web
+from rxllm import Engine, Fake, Session, TextDelta, ToolCall, ask_user, tool, web
 from rxllm.session import MemorySessions
+from rxllm.testing import World, simulate
+from tests.waiting import PATIENCE
 
 BASE = "http://localhost"
 STREAMS = {"ui": "text/event-stream; charset=utf-8", "ag-ui": "text/event-stream; charset=utf-8"}
@@ -37,6 +39,24 @@ ASKS = ToolCall("c1", "ask", {})
 
 def echo(request: Any) -> Any:
     return [f"You wrote {request.messages[-1].text}"]
+
+
+class Slow:
+    """A model that ends its answers, "Once upon.", when `go` is set; `questions` are those it was asked."""
+
+    def __init__(self) -> None:
+        self.questions: list[str] = []
+        self.go = asyncio.Event()
+
+    @property
+    def asked(self) -> int:
+        return len(self.questions)
+
+    async def model(self, request: Any, call: Any) -> Any:
+        self.questions.append(request.messages[-1].text)
+        yield TextDelta("Once ")
+        await self.go.wait()
+        yield TextDelta("upon.")
 
 
 def says(text: str) -> dict[str, Any]:
@@ -86,27 +106,43 @@ class Page:
 
 @contextlib.asynccontextmanager
 async def browser(app: Any, client: tuple[str, int] = ("127.0.0.1", 5000), **options: Any) -> AsyncIterator[Any]:
-    transport = httpx.ASGITransport(app, client=client)
-    async with httpx.AsyncClient(**{"transport": transport, "base_url": BASE, "timeout": 20, **options}) as opened:
+    options = {"transport": httpx.ASGITransport(app, client=client), "base_url": BASE, "timeout": PATIENCE, **options}
+    async with httpx.AsyncClient(**options) as opened:
         yield opened
 
 
 def visit(app: Any, act: Callable[[Page], Awaitable[Any]], **options: Any) -> Any:
-    """Run `act` with a page over the ASGI interface, which answers at its end. Raises ``TimeoutError``."""
+    """Run `act` with a page over the ASGI interface, which answers at its end."""
 
     async def main() -> Any:
         async with browser(app, **options) as client:
             return await act(Page(client))
 
-    return in_time(main())
+    return asyncio.run(main())
 
 
-def in_time(main: Coroutine[Any, Any, Any]) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(90):
-            return await main
+def simulated(app: Any, act: Callable[[Page], Awaitable[Any]]) -> Any:
+    """Run `act` as `visit` does, in virtual time."""
 
-    return asyncio.run(bounded())
+    async def main(world: World) -> Any:
+        async with browser(app) as client:
+            return await act(Page(client))
+
+    return simulate(main, faults=()).value
+
+
+def opens_at_return(app: Any, gate: asyncio.Event) -> Any:
+    """Return `app`, which sets `gate` when it begins to answer a ``GET``."""
+
+    async def served(scope: Any, receive: Any, send: Any) -> None:
+        async def seen(message: Any) -> None:
+            if scope["method"] == "GET":
+                gate.set()
+            await send(message)
+
+        await app(scope, receive, seen)
+
+    return served
 
 
 def made(*script: Any, store: Any = None, **options: Any) -> tuple[Any, Any]:

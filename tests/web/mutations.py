@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, Self
+
+from hypothesis import strategies as st
+
+import rxllm
+from rxllm import (
+    ChatResult,
+    Fake,
+    ToolCall,
+)
+from tests.web.ag_ui import ask, locate, pay
 
 DEEP = '{"a":' + "[" * 600 + "]" * 600 + "}"
 ATOMS: list[Any] = [
@@ -99,3 +110,17 @@ def _places(data: Any) -> Iterator[tuple[Any, Any]]:
         for key in list(data) if isinstance(data, dict) else range(len(data)):
             yield data, key
             yield from _places(data[key])
+
+
+PNG = "data:image/png;base64," + base64.b64encode(b"png").decode()
+
+
+def halted(*calls: ToolCall) -> ChatResult:
+    return rxllm.chat(Fake([*calls], "Done."), "Hi", tools=[pay, locate, ask]).run()
+
+
+hostile = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any, Self
 
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
 
 from rxllm.web import openai_app
-
-PATIENCE = 10.0
-"""Seconds that anything may take."""
+from tests.waiting import PATIENCE
 
 
 class Served:
@@ -39,23 +38,28 @@ class Served:
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
+        self._thread.join()
 
     def tasks(self) -> int:
-        """How many tasks there are on the loop."""
+        """How many tasks there are on the loop, without those of connections that hypercorn keeps."""
 
         async def count() -> int:
-            return len(asyncio.all_tasks()) - 1
+            running: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
+            return sum("hypercorn" not in task.cr_code.co_filename or task.__name__ == "_handle" for task in running)
 
         return asyncio.run_coroutine_threadsafe(count(), self._loop).result(PATIENCE)
+
+    def call(self, act: Callable[[], object]) -> None:
+        """Call `act` on the loop."""
+        self._loop.call_soon_threadsafe(act)
 
     async def _main(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
         config = Config()
         config.bind = [f"fd://{self._socket.detach()}"]
         config.loglevel = "CRITICAL"
-        config.graceful_timeout = config.keep_alive_timeout = 0.2
+        config.keep_alive_timeout = PATIENCE
+        config.graceful_timeout = 0.2  # for what a test has left running
         await serve(self._app, config, shutdown_trigger=self._until_over)
 
     async def _until_over(self) -> None:

@@ -8,10 +8,16 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Self
 
+import httpx
 import uvicorn
+from reactivex import from_iterable
 
-from rxllm import Stream, web
-from tests.runtime.support import PATIENCE, until
+import rxllm
+from rxllm import Event, Stream, web
+from rxllm.testing.loopback import Connection, Loopback
+from tests.closing import assert_closed
+from tests.runtime.support import model
+from tests.waiting import PATIENCE, until
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -19,7 +25,7 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 @contextlib.asynccontextmanager
 async def serving(app: App, **options: Any) -> AsyncIterator[int]:
     """Serve `app` with uvicorn, and yield the port. Leaving stops the server, and waits for its end."""
-    options = {"timeout_graceful_shutdown": 5, "lifespan": "off", **options}
+    options = {"timeout_graceful_shutdown": PATIENCE, "lifespan": "off", **options}
     config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", http="h11", loop="asyncio", **options)
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
@@ -29,7 +35,7 @@ async def serving(app: App, **options: Any) -> AsyncIterator[int]:
             yield listener.getsockname()[1]
         finally:
             server.should_exit = True
-            await asyncio.wait_for(running, PATIENCE)
+            await running
 
 
 def app_of(make: Callable[[], Stream[Any]], protocol: Any = "rxllm", **options: Any) -> App:
@@ -39,6 +45,19 @@ def app_of(make: Callable[[], Stream[Any]], protocol: Any = "rxllm", **options: 
         await web.streaming_response(make(), protocol, **options)(scope, receive, send)
 
     return app
+
+
+def asks(server: Loopback) -> Callable[[], Stream[Event]]:
+    return lambda: rxllm.stream_generate(model(server), "Hi")
+
+
+async def get(app: App, path: str = "/", method: str = "GET") -> httpx.Response:
+    async with serving(app) as port, httpx.AsyncClient(timeout=PATIENCE) as client:
+        return await client.request(method, f"http://127.0.0.1:{port}{path}")
+
+
+def decoded(body: bytes, protocol: str = "rxllm") -> list[Event]:
+    return list(Stream.of(from_iterable(web.from_sse([body]))).pipe(web.decode(protocol)))
 
 
 class Browser:
@@ -82,3 +101,13 @@ class Browser:
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.leave()
+
+
+async def assert_left(port: int, connection: Connection, path: str = "/") -> None:
+    """Check that the call of a browser that has left is closed once the next browser has its answer.
+
+    Both are served by the same loop, so that a slow machine delays both.
+    """
+    async with await Browser.ask(port, path) as browser:
+        await browser.read_all()
+    assert_closed(connection)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
 import httpx
@@ -37,14 +35,14 @@ from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import ProviderPart, ThinkingPart
 from rxllm.web import AGUI
 from rxllm.web._ag_ui_adapter import to_input
+from tests.closing import assert_closes
 from tests.examples import examples
-from tests.judges import absent, node
 from tests.laws import scripts
-from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
+from tests.waiting import PATIENCE, until
+from tests.web import clients
+from tests.web.ag_ui import again, client, framed
 from tests.web.streams import of_script
-from tests.web.test_ag_ui import MODULES, again, client, framed
 
-SERVER = Path(__file__).parent / "judges" / "ag_ui_server.mjs"
 HEADERS = {"Content-Type": "text/event-stream"}
 START = {"type": "RUN_STARTED", "threadId": "t", "runId": "r"}
 FINISH = {"type": "RUN_FINISHED", "threadId": "t", "runId": "r"}
@@ -322,41 +320,33 @@ def test_what_we_serve_is_what_we_ask() -> None:
 
 def test_an_agent_is_raced_and_guarded() -> None:
     with Loopback(reply(START, *text("m1", "Hello ", "secret."), FINISH)) as server:
-        slow = rxllm.stream_generate(Fake([("delay", 60.0), "Late."]), "Hi")
+        slow = rxllm.stream_generate(Fake([("delay", 3600), "Late."]), "Hi")
         raced = rxllm.race(slow, rxllm.stream_generate(model(server), "Hi")).pipe(ops.to_text()).run()
         redacted = rxllm.stream_generate(model(server), "Hi").pipe(ops.redact("secret"), ops.to_text()).run()
     assert (raced, "secret" in redacted) == ("Hello secret.", False)
 
 
 def test_a_call_that_is_left_is_closed() -> None:
-    async def act(server: Loopback) -> float:
+    async def leave(server: Loopback) -> None:
         events: list[Any] = []
         subscription = rxllm.stream_generate(model(server), "Hi").subscribe(events.append)
         await until(lambda: bool(events) and isinstance(events[-1], TextDelta))
-        acted = now()
         subscription.dispose()
-        return acted
 
     frames = [web.sse(frame) for frame in [START, *text("m1", "Hel")[:2]]]
-    assert_prompt(close_times(on_loop(act), Reply([*frames, STALL], headers=HEADERS)))
+    assert_closes(leave, Reply([*frames, STALL], headers=HEADERS))
 
 
 @pytest.fixture(scope="module")
-def aimock() -> Iterator[str]:
-    if not (MODULES / "@copilotkit" / "aimock").is_dir():
-        absent("aimock", "npm ci --prefix tests")
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([node(), str(SERVER)], **pipes) as process:
-        try:
-            yield process.stdout.readline().strip()  # pyright: ignore[reportOptionalMemberAccess]
-        finally:
-            process.kill()
+def aimock() -> str:
+    return clients.run("ag_ui_server")
 
 
 def posted(url: str, prompt: str) -> list[Any]:
     """The frames of a server's answer."""
     body = {"threadId": "t", "runId": "r", "messages": [{"id": "m", "role": "user", "content": prompt}]}
-    response = httpx.post(url, json={**body, "tools": [], "context": [], "state": {}, "forwardedProps": {}})
+    fields = {**body, "tools": [], "context": [], "state": {}, "forwardedProps": {}}
+    response = httpx.post(url, json=fields, timeout=PATIENCE)
     return list(web.from_sse([response.content]))
 
 

@@ -16,8 +16,8 @@ from rxllm import operators as ops
 from rxllm.values import ThinkingPart
 from rxllm.web import from_ag_ui
 from tests.examples import examples
-from tests.web.test_ag_ui import add_twice, ask, framed, judged, locate, pay
-from tests.web.test_codec import hostile
+from tests.web.ag_ui import add_twice, ask, framed, judged, locate, pay
+from tests.web.mutations import hostile
 
 HI = {"id": "m1", "role": "user", "content": "Hi"}
 

@@ -59,7 +59,7 @@ def test_nothing_private_of_an_agent_leaves(script: list[Any], options: Any, dep
         late: list[Event] = []
         done = asyncio.Event()
         runs.start("a", stream).subscribe(early.append, on_completed=done.set)
-        await asyncio.wait_for(done.wait(), 10)
+        await done.wait()
         runs.watch("a").subscribe(late.append)  # pyright: ignore[reportOptionalMemberAccess]
         return early, late
 

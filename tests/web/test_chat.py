@@ -14,21 +14,22 @@ import pytest
 import rxllm
 from rxllm import AdapterError, Engine, Fake, RunError, Session, ToolCall, ValidationError, durable, web
 from rxllm.session import MemorySessions, SavedSession
-from tests.runtime.support import until
+from tests.waiting import turns, until
 from tests.web.chats import (
     ASKS,
     PAYS,
     Page,
+    Slow,
     ag_body,
     approval,
     ask,
     body,
     browser,
-    in_time,
     made,
     paid,
     pay,
     says,
+    simulated,
     text_of,
     visit,
 )
@@ -246,7 +247,7 @@ def test_a_message_that_the_provider_refuses_is_left_out_of_later_turns(tmp_path
             app = web.chat(Engine(Fake(answer), retry=False), store, runs=runs)
             await act(Page(await stack.enter_async_context(browser(app))))
 
-    in_time(main())
+    asyncio.run(main())
     turn = ["user", "assistant"]
     assert asked == [["user"], [*turn, "user"], [*turn, "user"], [*turn, "user"], [*turn * 2, "user"]]
 
@@ -336,19 +337,6 @@ def test_ag_ui_clients_bring_their_tools() -> None:
 # One turn at a time
 
 
-class Slow:
-    """A model that answers when it is told to."""
-
-    def __init__(self) -> None:
-        self.asked, self.go = 0, asyncio.Event()
-
-    async def model(self, request: Any, call: Any) -> Any:
-        self.asked += 1
-        yield rxllm.TextDelta("Once ")
-        await self.go.wait()
-        yield rxllm.TextDelta("upon.")
-
-
 def test_a_second_tab_is_refused() -> None:
     async def main() -> None:
         slow, store = Slow(), MemorySessions()
@@ -363,7 +351,7 @@ def test_a_second_tab_is_refused() -> None:
             assert text_of(await first) == "Once upon."
         assert (slow.asked, await stored(store)) == (1, ["A story!", "Once upon."])
 
-    in_time(main())
+    asyncio.run(main())
 
 
 def test_a_second_tab_waits() -> None:
@@ -374,31 +362,34 @@ def test_a_second_tab_waits() -> None:
             first = asyncio.create_task(page.say("A story!"))
             await until(lambda: slow.asked == 1)
             others = [asyncio.create_task(page.say(text)) for text in ("Another!", "And another!")]
-            for _ in range(50):
-                await asyncio.sleep(0)
+            await turns()
             assert slow.asked == 1
             slow.go.set()
             assert [text_of(await task) for task in (first, *others)] == ["Once upon."] * 3
         assert slow.asked == 3
         assert sorted(await stored(store)) == sorted(["A story!", "Another!", "And another!", *["Once upon."] * 3])
 
-    in_time(main())
+    asyncio.run(main())
 
 
-def test_a_wait_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(web._chat.PATIENCE, "wait", 0.05)
+@pytest.mark.parametrize(("busy", "seconds"), [("refuse", 1), ("wait", 30)])
+def test_a_wait_is_bounded(busy: Any, seconds: float) -> None:
+    slow = Slow()
 
-    async def main() -> None:
-        slow = Slow()
-        async with browser(web.chat(slow.model, MemorySessions(), busy="wait")) as client:
-            page = Page(client)
-            first = asyncio.create_task(page.say("A story!"))
-            await until(lambda: slow.asked == 1)
-            assert (await page.say("Another!")).status_code == 409
-            slow.go.set()
-            await first
+    async def act(page: Page) -> float:
+        clock = asyncio.get_running_loop().time
+        first = asyncio.create_task(page.say("A story!"))
+        await turns()
+        assert slow.asked == 1
+        began = clock()
+        assert (await page.say("Another!")).status_code == 409
+        waited = clock() - began
+        slow.go.set()
+        await first
+        return waited
 
-    in_time(main())
+    waited = simulated(web.chat(slow.model, MemorySessions(), busy=busy), act)
+    assert seconds <= waited < seconds + 0.1
 
 
 @pytest.mark.parametrize("busy", ["refuse", "wait"])
@@ -432,7 +423,7 @@ def test_two_processes_share_a_store(busy: Any) -> None:
             assert statuses == [200, 200]
             assert {"One", "Two"} <= {*texts}
 
-    in_time(main())
+    asyncio.run(main())
 
 
 def test_a_turn_that_another_process_overtakes_overwrites_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -447,7 +438,7 @@ def test_a_turn_that_another_process_overtakes_overwrites_nothing(caplog: pytest
             await first
         assert await stored(store) == ["A story!", "From elsewhere"]
 
-    in_time(main())
+    asyncio.run(main())
     assert [record.levelname for record in caplog.records if record.name == "rxllm"] == ["ERROR"]
 
 
@@ -465,7 +456,7 @@ def test_stopping() -> None:
             slow.go.set()
             assert text_of(await page.say("Again!")) == "Once upon."
 
-    in_time(main())
+    asyncio.run(main())
 
 
 def test_many_turns_at_once() -> None:
@@ -480,7 +471,7 @@ def test_many_turns_at_once() -> None:
             await asyncio.gather(*tasks)
             assert (await Page(client, "3").say("Hi")).status_code == 200
 
-    in_time(main())
+    asyncio.run(main())
 
 
 # Other requests

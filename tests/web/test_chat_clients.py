@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,47 +12,38 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-import rxllm
 from rxllm import AdapterError, web
 from rxllm.session import MemorySessions
-from tests.judges import absent, node
-from tests.web.chats import PAYS, in_time, made, paid
+from tests.web import clients
+from tests.web.chats import PAYS, Slow, made, paid
 from tests.web.chats import thread as stored
 from tests.web.serving import serving
-from tests.web.test_ui_stream import JUDGES, MODULES
 
 
 @pytest.fixture(autouse=True)
-def installed() -> None:
-    if not (MODULES / "ai").is_dir():
-        absent("ai", "npm ci --prefix tests")
+def nothing_paid() -> None:
     paid.clear()
 
 
-async def seen_by(script: str, app: Any, *arguments: str, path: str = "/") -> list[Any]:
+def run_chat(act: str, url: str) -> list[Any]:
+    return clients.run("chat", {"act": act, "url": url})
+
+
+async def seen_by(act: Callable[[str], Any], app: Any) -> list[Any]:
+    """What `act` shows, with the address of a server."""
     async with serving(app) as port:
-        command = [node(), str(JUDGES / script), f"http://127.0.0.1:{port}{path}", *arguments]
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe)
-        try:
-            async with asyncio.timeout(80):
-                out, err = await process.communicate()
-        finally:
-            if process.returncode is None:
-                process.kill()
-    assert process.returncode == 0, (err.decode()[-3000:], out)
-    return [json.loads(line) for line in out.splitlines()]
+        return await asyncio.to_thread(act, f"http://127.0.0.1:{port}/")
 
 
 def test_use_chat_approves_stops_and_goes_on() -> None:
     failure = AdapterError("provider_unavailable", "secret")
-    app, store = made(PAYS, "Paid.", ["word ", ("delay", 30), "more"], ["Hel", failure])
+    app, store = made(PAYS, "Paid.", ["word ", ("delay", 3600), "more"], ["Hel", failure])
 
     async def main() -> tuple[list[Any], list[list[str]]]:
-        lines = await seen_by("ui_chat.mjs", app, path="/api/chat")
+        lines = await seen_by(lambda url: clients.run("ui_chat", f"{url}api/chat"), app)
         return lines, [await stored(store, id) for id in store._saved]
 
-    seen, threads = in_time(main())
+    seen, threads = asyncio.run(main())
     assert [line["status"] for line in seen] == ["ready", "ready", "ready", "error"]
     assert seen[0]["message"]["parts"][-1]["state"] == "approval-requested"
     assert seen[1]["message"]["parts"][-1]["text"] == "Paid."
@@ -62,22 +54,18 @@ def test_use_chat_approves_stops_and_goes_on() -> None:
 
 def test_use_chat_returns_to_its_answer() -> None:
     async def main() -> tuple[list[Any], list[str]]:
-        go, store = asyncio.Event(), MemorySessions()
-
-        async def story(request: Any, call: Any) -> Any:
-            yield rxllm.TextDelta("Once ")
-            await go.wait()
-            yield rxllm.TextDelta("upon.")
+        slow, store = Slow(), MemorySessions()
 
         async def release(request: Any) -> Response:
-            go.set()
+            slow.go.set()
             return Response(status_code=204)
 
-        app = web.chat(story, store, background=True)
+        app = web.chat(slow.model, store, background=True)
         routes = [Route("/api/chat{rest:path}", app), Route("/go", release, methods=["POST"])]
-        return await seen_by("chat.mjs", Starlette(routes=routes), "resume"), await stored(store, "c/1")
+        resume = partial(run_chat, "resume")
+        return await seen_by(resume, Starlette(routes=routes)), await stored(store, "c/1")
 
-    lines, texts = in_time(main())
+    lines, texts = asyncio.run(main())
     begun, whole = ["A story!", "Once "], ["A story!", "Once upon."]
     assert [line["texts"] for line in lines] == [begun, whole, whole, [*whole, "More!", "Once upon."]]
     assert [line["status"] for line in lines] == ["streaming", "ready", "ready", "ready"]
@@ -86,7 +74,7 @@ def test_use_chat_returns_to_its_answer() -> None:
 
 def test_an_ag_ui_agent_approves_and_goes_on() -> None:
     app, store = made(PAYS, "Paid.", "You are welcome.", protocol="ag-ui")
-    lines = in_time(seen_by("chat.mjs", app, "agent"))
+    lines = asyncio.run(seen_by(partial(run_chat, "agent"), app))
     assert [len(line["interrupts"]) for line in lines] == [1, 0, 0]
     assert lines[-1]["messages"] == [
         *(["user", "Pay 5."], ["assistant", ""], ["tool", "paid 5"], ["assistant", "Paid."]),

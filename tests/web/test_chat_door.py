@@ -12,7 +12,7 @@ import pytest
 from rxllm import Fake, Session, web
 from rxllm.session import MemorySessions
 from rxllm.web import _chat_door
-from tests.web.chats import Page, body, browser, in_time, made, says, text_of, visit
+from tests.web.chats import Page, body, browser, made, says, text_of, visit
 
 OURS = "https://example.org"
 PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-headers": "content-type, x-key"}
@@ -238,7 +238,7 @@ def test_posts_are_counted_for_each_conversation(monkeypatch: pytest.MonkeyPatch
             for _ in range(3):
                 assert (await page.say("Hi")).status_code == 200
 
-    in_time(main())
+    asyncio.run(main())
 
 
 def test_conversations_are_forgotten_by_the_rate() -> None:

@@ -13,10 +13,9 @@ import pytest
 from rxllm import Engine, Fake, Session, tool, web
 from rxllm.session import MemorySessions
 from tests.examples import examples
-from tests.web.chats import browser, in_time
-from tests.web.mutations import Mutations
+from tests.web.chats import browser
+from tests.web.mutations import Mutations, halted
 from tests.web.test_malformed_requests import GOOD, HOSTILE_IDS, ID, SHAPES, STORED, WAITS, without
-from tests.web.test_mutated_requests import halted
 
 SECRET = "the-secret-of-another-conversation"
 PROTOCOL: dict[str, Any] = {"from_ui": "ui", "from_ag_ui": "ag-ui"}
@@ -67,7 +66,7 @@ def test_every_shape_is_a_400(name: str, stored: list[str]) -> None:
     shapes = [*SHAPES[name], *(STORED[name] if stored else [])]
     bodies = [body for shape in shapes if (body := bytes_of(shape)) is not None]
     assert len(bodies) >= 200
-    answers = in_time(posted(app, bodies))
+    answers = asyncio.run(posted(app, bodies))
     wrong = {answer.status_code: body[:100] for answer, body in zip(answers, bodies, strict=True)}
     assert set(wrong) <= {400, 413}, wrong
     for answer in answers:
@@ -80,7 +79,7 @@ def test_every_shape_is_a_400(name: str, stored: list[str]) -> None:
 def test_hostile_ids_are_refused(name: str) -> None:
     app, _ = endpoint(name)
     shapes = [*({**GOOD[name], ID[name]: id} for id in HOSTILE_IDS), without(ID[name], **GOOD[name])]
-    answers = in_time(posted(app, [json.dumps(shape).encode() for shape in shapes]))
+    answers = asyncio.run(posted(app, [json.dumps(shape).encode() for shape in shapes]))
     assert {answer.status_code for answer in answers} == {400}
     assert all(ID[name] in answer.json()["error"]["message"] for answer in answers)
 
@@ -88,7 +87,7 @@ def test_hostile_ids_are_refused(name: str) -> None:
 def test_the_message_has_the_path() -> None:
     app, _ = endpoint("from_ui")
     wrong = {"id": "chat", "messages": [{"role": "user", "parts": [{"type": "text", "text": 5}]}]}
-    (answer,) = in_time(posted(app, [json.dumps(wrong).encode()]))
+    (answer,) = asyncio.run(posted(app, [json.dumps(wrong).encode()]))
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
     assert answer.json()["error"]["message"].startswith("messages.0.parts.0.text")
 
@@ -98,7 +97,7 @@ def test_the_message_has_the_path() -> None:
 def test_mutated_posts_are_answered_or_refused(name: str, seed: int) -> None:
     app, store = endpoint(name, "chat", "t")
     bodies = [body for body in islice(Mutations([GOOD[name]], seed), examples(300)) if b'"other"' not in body]
-    for answer in in_time(posted(app, bodies)):
+    for answer in asyncio.run(posted(app, bodies)):
         assert answer.status_code in (200, 400, 409), answer.text
         assert SECRET not in answer.text
     assert asyncio.run(store.load("other")).version > 0

@@ -26,7 +26,7 @@ from rxllm.session import MemorySessions
 from rxllm.testing.event_checks import expect_lawful
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart, ToolCallPart
 from rxllm.web._chat_replay import events_before
-from tests.web.chats import Page, ag_body, approval, body, browser, in_time, says
+from tests.web.chats import Page, ag_body, approval, body, browser, opens_at_return, says
 
 ALLOWED = {"interruptId": "c1", "status": "resolved", "payload": {"approved": True}}
 BODIES = {
@@ -67,19 +67,6 @@ class Gate:
 
         return Engine(model, tools=[pay])
 
-    def open_at_return(self, app: Any) -> Any:
-        """Return `app`, which opens the gate when it begins to answer a ``GET``."""
-
-        async def served(scope: Any, receive: Any, send: Any) -> None:
-            async def seen(message: Any) -> None:
-                if scope["method"] == "GET":
-                    self.returned.set()
-                await send(message)
-
-            await app(scope, receive, seen)
-
-        return served
-
 
 def shown(content: bytes, protocol: str) -> list[str]:
     frames = [frame.get("delta") or frame["type"] for frame in web.from_sse(content)]
@@ -98,7 +85,7 @@ def test_the_replay_begins_after_the_last_user_message(tmp_path: Path, kind: str
                 runs = await stack.enter_async_context(durable.open_runs(tmp_path / "runs.db", {}))
                 store = runs.sessions
             app = web.chat(gate.engine(), store, runs=runs, protocol=protocol, background=True)
-            client = await stack.enter_async_context(browser(gate.open_at_return(app)))
+            client = await stack.enter_async_context(browser(opens_at_return(app, gate.returned)))
             page, (message, answer) = Page(client), BODIES[protocol]
             await client.post(page.path, json=message)
             posting = asyncio.create_task(client.post(page.path, json=answer))
@@ -106,7 +93,7 @@ def test_the_replay_begins_after_the_last_user_message(tmp_path: Path, kind: str
             assert shown((await page.back()).content, protocol) == SHOWN[protocol]
             assert shown((await posting).content, protocol) == SHOWN[protocol][2:]
 
-    in_time(main())
+    asyncio.run(main())
 
 
 PARTS = (

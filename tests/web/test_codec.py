@@ -17,6 +17,7 @@ from rxllm import operators as ops
 from rxllm.testing import strategies
 from tests.examples import examples
 from tests.laws import scripts
+from tests.web.mutations import hostile
 from tests.web.streams import DECODERS, of_recordings, of_script
 
 law = settings(deadline=None, max_examples=examples(60))
@@ -114,11 +115,6 @@ def test_an_error_becomes_a_frame_and_the_stream_completes() -> None:
     assert again(frames, "rxllm") == [ErrorEvent(rxllm.AdapterError("rate_limited", retry_after=2.0))]
 
 
-hostile = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
 tags = st.sampled_from(
     [
         *("text_delta", "step_completed", "nested", "error", "end", "Message", "nobody"),

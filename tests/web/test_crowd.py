@@ -17,7 +17,8 @@ from rxllm import Engine, Fake, ToolCall, web
 from rxllm import operators as ops
 from rxllm.testing.loopback import STALL, Loopback, Pause, Reply, Request, chat, chat_chunk, endless
 from rxllm.web._codec import PROTOCOLS
-from tests.runtime.support import model, until
+from tests.runtime.support import model
+from tests.waiting import until
 from tests.web.serving import Browser, serving
 
 REQUESTS, AT_ONCE = 1000 if os.environ.get("RXLLM_JUDGES") == "required" else 200, 100
@@ -33,7 +34,7 @@ def engines(server: Loopback) -> dict[str, Engine]:
         "hedge": plain.with_operators(ops.hedge(0.005)),
         "fallback": plain.with_operators(ops.fallback(plain)),
         "guard": plain.with_operators(ops.guard(lambda text: "bad" not in text)),
-        "time_limits": plain.with_operators(ops.time_limits(idle=0.05)),
+        "time_limits": plain.with_operators(ops.time_limits(idle=1.0)),
         "agent": Engine(Fake(_call_agent), tools=[agent]),
     }
 
@@ -55,7 +56,7 @@ def provider(seed: int) -> Any:
             case 2:
                 return Reply([chat_chunk("a"), STALL])
             case 3:
-                return Reply(endless(every=0.001))
+                return Reply(endless())
             case 4:
                 return Reply([chat_chunk("This is bad. "), Pause(0.01), *chat("More.")])
             case _:
@@ -66,7 +67,7 @@ def provider(seed: int) -> Any:
 
 def app_of(served: dict[str, Engine]) -> Any:
     """An app that serves engines to browsers, by name and protocol, as runs, and to programs."""
-    programs, runs = web.openai_app(served), web.Runs(grace=0.05)
+    programs, runs = web.openai_app(served), web.Runs(grace=1.0)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         match scope["path"].split("/")[1:]:
@@ -91,7 +92,7 @@ async def _come_and_go(port: int, names: list[str], chance: random.Random) -> No
             asked = Browser.ask(port, f"/runs/{name}/{name}{chance.randrange(5)}")
         case _:
             asked = Browser.ask(port, f"/{name}/{chance.choice([*PROTOCOLS])}")
-    most, seconds = chance.choice([0, 1, 300, 1000, 100_000]), chance.choice([0.0, 0.02, 0.5, 0.5, 0.5])
+    most, seconds = chance.choice([0, 1, 300, 1000, 100_000]), chance.choice([0.0, 0.02, 0.2, 0.2, 1.2])
     async with await asked as browser:
         try:
             async with asyncio.timeout(seconds):

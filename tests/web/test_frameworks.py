@@ -23,11 +23,12 @@ from starlette.routing import Route
 import rxllm
 from rxllm import ErrorEvent, Event, Fake, TextDelta, web
 from rxllm import operators as ops
-from rxllm.testing.loopback import Loopback
+from rxllm.testing.loopback import Loopback, Reply, chat
+from tests.closing import STALLED
 from tests.programs import python
-from tests.runtime.support import STALLED, model, now, until_closed
-from tests.web.serving import App, Browser, serving
-from tests.web.test_response import PROMPT, decoded, get
+from tests.runtime.support import model
+from tests.waiting import PATIENCE
+from tests.web.serving import App, Browser, assert_left, decoded, get, serving
 
 
 def hello(text: str = "Hi") -> rxllm.Stream[Event]:
@@ -99,31 +100,26 @@ def test_a_litestar_route_returns_it() -> None:
 
 def test_a_litestar_post_returns_it() -> None:
     async def main() -> httpx.Response:
-        async with serving(litestar(hello)) as port, httpx.AsyncClient() as client:
+        async with serving(litestar(hello)) as port, httpx.AsyncClient(timeout=PATIENCE) as client:
             return await client.post(f"http://127.0.0.1:{port}/chat", json={"q": "Hi"})
 
     assert text_of(asyncio.run(main())) == "Hello"
 
 
 def test_leaving_litestar_disposes_and_leaves_the_next_request_alone() -> None:
-    async def main() -> tuple[float, httpx.Response]:
-        app = litestar(lambda q: rxllm.stream_generate(model(server), "Hi") if q == "stall" else hello(q))
-        async with serving(app) as port, await Browser.ask(port, "/chat?q=stall") as leaves:
+    async def main() -> httpx.Response:
+        app = litestar(lambda q: rxllm.stream_generate(model(server), "Hi") if q == "ask" else hello(q))
+        async with serving(app) as port, await Browser.ask(port, "/chat?q=ask") as leaves:
             await leaves.read_until(b'"c"')
-            async with await Browser.ask(port, "/chat?q=stall") as stays, httpx.AsyncClient() as client:
+            async with await Browser.ask(port, "/chat?q=ask") as stays, httpx.AsyncClient(timeout=PATIENCE) as client:
                 await stays.read_until(b'"c"')
-                left = now()
                 leaves.leave()
-                await until_closed(server.connections[0])
-                response = await client.get(f"http://127.0.0.1:{port}/chat?q=Hi")
+                await assert_left(port, server.connections[0], "/chat?q=ask")
                 assert server.connections[1].closed_at is None
-        assert server.connections[0].closed_at is not None
-        return server.connections[0].closed_at - left, response
+                return await client.get(f"http://127.0.0.1:{port}/chat?q=Hi")
 
-    with Loopback(STALLED) as server:
-        seconds, response = asyncio.run(main())
-    assert seconds < PROMPT
-    assert text_of(response) == "Hello"
+    with Loopback([STALLED, STALLED, Reply(chat("Hi"))]) as server:
+        assert text_of(asyncio.run(main())) == "Hello"
 
 
 def _wrapped(make: Any) -> App:
@@ -142,18 +138,15 @@ def test_it_streams_through_middleware() -> None:
 
 
 def test_leaving_is_seen_through_middleware() -> None:
-    async def main() -> float:
+    async def main() -> None:
         app = _wrapped(lambda: rxllm.stream_generate(model(server), "Hi"))
         async with serving(app) as port, await Browser.ask(port) as browser:
             await browser.read_until(b'"c"')
-            left = now()
             browser.leave()
-            await until_closed(server.connections[0])
-        assert server.connections[0].closed_at is not None
-        return server.connections[0].closed_at - left
+            await assert_left(port, server.connections[0])
 
-    with Loopback(STALLED) as server:
-        assert asyncio.run(main()) < PROMPT * 5
+    with Loopback([STALLED, Reply(chat("Hi"))]) as server:
+        asyncio.run(main())
 
 
 def test_it_needs_no_framework() -> None:

@@ -15,8 +15,7 @@ import rxllm
 from rxllm import AdapterError, Event, Fake, Stream, ToolCall, ToolError, web
 from rxllm.durable import open_runs
 from rxllm.web._codec import PROTOCOLS
-from tests.web.serving import app_of
-from tests.web.test_response import get
+from tests.web.serving import app_of, get
 
 SECRET = "the prompt of account 4711 was refused"
 

@@ -20,7 +20,7 @@ import rxllm
 from rxllm import Session, Thread, ToolCall, ValidationError, web
 from rxllm.session import MemorySessions
 from rxllm.web import _ag_ui_request, _ui_request
-from tests.web.test_mutated_requests import PNG, halted
+from tests.web.mutations import PNG, halted
 
 READERS = {"from_ui": web.from_ui, "from_ag_ui": web.from_ag_ui}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import time
@@ -18,22 +17,17 @@ import pytest
 from starlette.responses import JSONResponse
 
 import rxllm
-from rxllm import ChatResult, Engine, Fake, OpenAIChat, Thread, ToolCall, serializer, web
+from rxllm import Engine, OpenAIChat, Thread, ToolCall, serializer, web
 from rxllm.testing.loopback import Loopback, Reply, chat
 from rxllm.web import _ag_ui_request, _openai_request, _ui_request
-from tests.web.mutations import Mutations
+from tests.web.ag_ui import ask, locate, pay
+from tests.web.mutations import PNG, Mutations, halted
 from tests.web.served import PATIENCE
-from tests.web.test_ag_ui import ask, locate, pay
 
 SLOW = 1.0
 """Seconds of this process that a small request may never take."""
 
-PNG = "data:image/png;base64," + base64.b64encode(b"png").decode()
 Read = Callable[[bytes], str]
-
-
-def halted(*calls: ToolCall) -> ChatResult:
-    return rxllm.chat(Fake([*calls], "Done."), "Hi", tools=[pay, locate, ask]).run()
 
 
 WAITS = [ToolCall("c1", "pay", {"amount": 5}), ToolCall("c2", "locate", {})]

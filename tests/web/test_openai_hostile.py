@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -18,22 +17,24 @@ from hypothesis import strategies as st
 
 import rxllm
 from rxllm import Engine, Fake, OpenAIChat, ToolCall, ToolContext, ValidationError, tool, web
-from rxllm.testing.loopback import Loopback, Reply, chat, chat_chunk, endless
+from rxllm.testing.loopback import Loopback, Reply, Request, chat, chat_chunk, endless
 from rxllm.web import _openai_app
+from tests.closing import assert_closed
 from tests.examples import examples
-from tests.web.served import PATIENCE, Served
+from tests.waiting import PATIENCE, wait_until
+from tests.web.served import Served
 
 HI: Any = {"model": "m0", "messages": [{"role": "user", "content": "Hi"}]}
 STREAM = {**HI, "stream": True}
-SOON = 0.1
-"""Seconds within which a provider sees that a client has left."""
+NEXT: Any = {"model": "m1", "messages": [{"role": "user", "content": "The next call."}]}
 
 
-def until(condition: Any, seconds: float = PATIENCE) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+def post(server: Served, body: Any, query: str = "") -> httpx.Response:
+    return httpx.post(f"{server.url}/chat/completions{query}", json=body, timeout=PATIENCE)
+
+
+def text_of(answer: httpx.Response) -> str:
+    return answer.json()["choices"][0]["message"]["content"]
 
 
 def connected(server: Served, body: bytes = b"", head: str = "", length: int | None = None) -> socket.socket:
@@ -50,33 +51,34 @@ def proxied(provider: Loopback) -> Engine:
 
 
 @contextmanager
-def endless_model(
-    every: float = 0.01, size: int = 1, *others: Any, **options: Any
-) -> Generator[tuple[Loopback, Served]]:
-    """A provider that never ends, and the server in front of it; `others` are served too."""
-    text = "x" * size
+def endless_model(**options: Any) -> Generator[tuple[Loopback, Served]]:
+    """A provider that never ends, except for `NEXT`, and the server in front of it, with two models."""
+
+    def answer(request: Request) -> Reply:
+        return Reply(chat("Hello")) if b"The next call" in request.body else Reply(endless(lambda i: CHUNK))
+
     with (
-        Loopback(lambda _: Reply(endless(lambda i: chat_chunk(text), every))) as provider,
-        Served.of(proxied(provider), *others, **options) as server,
+        Loopback(answer) as provider,
+        Served.of(proxied(provider), proxied(provider), **options) as server,
     ):
         yield provider, server
+
+
+CHUNK = chat_chunk("x" * 20_000)
 
 
 @pytest.mark.parametrize("body", [STREAM, HI], ids=["streamed", "whole"])
 def test_a_client_that_leaves_closes_the_providers_socket(body: Any) -> None:
     with endless_model() as (provider, server):
         idle = server.tasks()
-        for _ in range(3):
-            client = connected(server, json.dumps(body).encode())
-            provider.wait_until(lambda: provider.open_count == 1)
-            if body is STREAM:
-                assert client.recv(100).startswith(b"HTTP/1.1 200")
-            time.sleep(0.05)
-            left = time.monotonic()
-            client.close()
-            assert provider.connections[-1].wait_closed() - left < SOON
-        assert [connection.closed_by for connection in provider.connections] == ["client"] * 3
-        until(lambda: server.tasks() == idle)
+        client = connected(server, json.dumps(body).encode())
+        wait_until(lambda: provider.requests)
+        if body is STREAM:
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
+        client.close()
+        assert text_of(post(server, NEXT)) == "Hello"  # over a connection pool of its own
+        assert_closed(provider.connections[0])
+        wait_until(server.tasks, idle.__eq__)
 
 
 def test_a_client_that_leaves_cancels_the_engines_tools() -> None:
@@ -86,69 +88,71 @@ def test_a_client_that_leaves_cancels_the_engines_tools() -> None:
     async def slow(context: ToolContext) -> str:
         contexts.append(context)
         started.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return "late"
 
-    with Served.of(Engine(Fake(ToolCall("c", "slow", {})), tools=[slow])) as server:
+    with Served.of(Engine(Fake(ToolCall("c", "slow", {})), tools=[slow]), Fake("Hello")) as server:
         client = connected(server, json.dumps(STREAM).encode())
         assert started.wait(PATIENCE)
         client.close()
-        assert contexts[0].cancelled.wait(SOON)
+        assert text_of(post(server, NEXT)) == "Hello"
+        assert contexts[0].cancelled.is_set()
 
 
 @pytest.mark.long
 def test_a_slow_client_holds_back_the_model() -> None:
-    with endless_model(0.0, 1000) as (provider, server):
-        client = connected(server, json.dumps(STREAM).encode())
-        client.recv(100)
-        seen = -1
-        while provider.connections[0].bytes_sent != seen:
-            seen = provider.connections[0].bytes_sent
-            time.sleep(0.3)
+    with endless_model() as (provider, server):
+        slow = connected(server, json.dumps(STREAM).encode())
+        slow.recv(100)
+        with connected(server, json.dumps({**STREAM, "model": "m1"}).encode()) as quick:
+            read = 0
+            while read < 30_000_000:  # which the slow one could have had too
+                read += len(quick.recv(1_000_000))
+        seen = provider.connections[0].bytes_sent
         assert seen < 20e6  # what the sockets hold
-        client.recv(10_000_000)
-        until(lambda: client.recv(1_000_000) and provider.connections[0].bytes_sent > seen)
-        client.close()
-        provider.connections[0].wait_closed()
+        wait_until(lambda: slow.recv(1_000_000) and provider.connections[0].bytes_sent > seen)
+        slow.close()
+        provider.connections[0].wait_closed(PATIENCE)
 
 
 def test_a_client_that_never_reads_ends_in_time_and_disturbs_nobody() -> None:
     threads = threading.active_count()
-    with endless_model(0.0, 1000, Fake("Hello"), timeout=1.0) as (provider, server):
-        idle = server.tasks()
-        clients = [connected(server, json.dumps(STREAM).encode()) for _ in range(5)]
-        provider.wait_until(lambda: provider.open_count == 5)
-        answer = httpx.post(f"{server.url}/chat/completions", json={**HI, "model": "m1"})
-        assert answer.json()["choices"][0]["message"]["content"] == "Hello"
-        provider.wait_until(lambda: provider.open_count == 0)
-        for client in clients:
-            client.close()
-        until(lambda: server.tasks() == idle)
-    until(lambda: threading.active_count() <= threads + 1)  # the portal of rxllm's own tests may have begun
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await (others if scope.get("query_string") == b"other" else limited)(scope, receive, send)
+
+    with Loopback(lambda _: Reply(endless(lambda i: CHUNK))) as provider:
+        limited = web.openai_app({"m0": proxied(provider)}, timeout=1.0)
+        others = web.openai_app({"m1": Fake("Hello")})
+        with Served(app) as server:
+            idle = server.tasks()
+            clients = [connected(server, json.dumps(STREAM).encode()) for _ in range(5)]
+            assert text_of(post(server, NEXT, "?other")) == "Hello"
+            wait_until(lambda: len(provider.requests) == 5 and provider.open_count == 0)
+            for client in clients:
+                client.close()
+            wait_until(server.tasks, idle.__eq__)
+    wait_until(lambda: threading.active_count() <= threads + 1)  # the portal of rxllm's own tests may have begun
 
 
 def test_a_silent_stream_has_heartbeats_and_then_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_openai_app, "HEARTBEAT", 0.05)
-    turn = [("delay", 0.3), "Hel", ("delay", 0.3), "lo"]
-    with Served.of(Fake(turn)) as server:
-        answer = httpx.post(f"{server.url}/chat/completions", json=STREAM)
-        before, first, rest = answer.content.partition(b"data: ")
-        assert set(before.split(b"\n\n")) == {b":", b""}
-        assert b"\n\n:\n\n" in rest
-        assert [frame["choices"][0]["delta"].get("content") for frame in web.from_sse([first + rest])] == [
-            "Hel", "lo", None,
-        ]  # fmt: skip
-        whole = httpx.post(f"{server.url}/chat/completions", json=HI)
-        assert whole.json()["choices"][0]["message"]["content"] == "Hello"
+    monkeypatch.setattr(_openai_app, "HEARTBEAT", 1.0)
+    go = asyncio.Event()
 
+    async def speak(request: Any, call: Any) -> Any:
+        await go.wait()
+        yield rxllm.TextDelta("Hello")
 
-def test_a_client_that_does_not_read_gets_no_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_openai_app, "HEARTBEAT", 0.01)
-    with endless_model(0.0, 1000) as (provider, server):
-        client = connected(server, json.dumps(STREAM).encode())
-        time.sleep(0.5)
-        client.close()
-        provider.connections[0].wait_closed()
+    with Served.of(speak) as server, connected(server, json.dumps(STREAM).encode(), "Connection: close\r\n") as client:
+        answer = b""
+        while b":\n\n" not in answer:
+            answer += client.recv(1000)
+        assert b"data:" not in answer
+        server.call(go.set)
+        while received := client.recv(1000):
+            answer += received
+    assert b'"content":"Hello"' in answer
+    assert b"data: [DONE]" in answer
 
 
 def status_of(client: socket.socket) -> bytes:
@@ -162,29 +166,28 @@ def test_a_body_that_is_too_large() -> None:
         assert status_of(connected(server, b"{", length=1001)) == b"413"
         chunked = b"".join(b"%x\r\n%b\r\n" % (500, b" " * 500) for _ in range(3))
         assert status_of(connected(server, chunked, "Transfer-Encoding: chunked\r\n")) == b"413"
-        answer = httpx.post(f"{server.url}/chat/completions", json=HI)
-        assert answer.status_code == 200
-        until(lambda: server.tasks() <= idle + 2)  # of the kept connections
+        assert post(server, HI).status_code == 200
+        wait_until(server.tasks, idle.__eq__)
 
 
 def test_half_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_openai_app, "READING", 0.2)
+    monkeypatch.setattr(_openai_app, "READING", 1.0)
     with Served.of(Fake("Hello")) as server:
+        idle = server.tasks()
         assert status_of(connected(server, b'{"mo', length=100)) == b"408"
         connected(server, b'{"mo', length=100).close()  # and one that leaves
-        until(lambda: server.tasks() <= 4)
+        wait_until(server.tasks, idle.__eq__)
 
 
 def test_more_requests_than_there_is_place_for() -> None:
     with endless_model(max_requests=2) as (provider, server):
         clients = [connected(server, json.dumps(STREAM).encode()) for _ in range(2)]
-        provider.wait_until(lambda: provider.open_count == 2)
-        refused = httpx.post(f"{server.url}/chat/completions", json=HI)
+        wait_until(lambda: provider.open_count == 2)
+        refused = post(server, HI)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         clients.pop().close()
-        provider.wait_until(lambda: provider.open_count == 1)
-        with httpx.stream("POST", f"{server.url}/chat/completions", json=STREAM) as accepted:
-            assert accepted.status_code == 200
+        accepted = wait_until(lambda: post(server, NEXT), lambda answer: answer.status_code != 503)
+        assert text_of(accepted) == "Hello"
         clients.pop().close()
 
 

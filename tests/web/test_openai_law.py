@@ -3,55 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reactivex import Observable, from_iterable
 
 import rxllm
 from rxllm import (
     ChatResult,
     Engine,
-    Event,
     Nested,
     OpenAIChat,
-    Request,
     Response,
     RetryPolicy,
     SourceAdded,
-    Thread,
     Tool,
     ToolCallStarted,
     Usage,
-    user,
     web,
 )
 from rxllm import operators as ops
 from tests.examples import examples
 from tests.laws import scripts
+from tests.web.completions import EVERY, HI, Replay, finish_of, itself, text_of, waits_in_agent
 from tests.web.streams import DECODERS, of_recordings
 
 law = settings(deadline=None, max_examples=examples(60))
-EVERY = 1 if os.environ.get("RXLLM_JUDGES") == "required" else 8
-HI = Thread((user("Hi"),))
 RETRY = RetryPolicy(max_attempts=2, base_delay=0.0, jitter=0.0)
 CLIENT_TOOLS = [Tool(name, manual=True) for name in [*scripts.TOOL_NAMES, "unknown"]]
 OTHERS = [tool for tool in CLIENT_TOOLS if tool.name in ("manual", "approval", "unknown")]
 OWN_TOOLS = [tool for tool in scripts.TOOLS if tool.name not in ("manual", "approval")]
-
-
-class Replay:
-    """An adapter that emits the same events for every request."""
-
-    def __init__(self, events: list[Event]) -> None:
-        self._events = events
-
-    def stream(self, request: Request, call: Any) -> Observable[Event]:
-        return from_iterable(self._events)
 
 
 def transport(engine: Engine) -> httpx.ASGITransport:
@@ -77,34 +60,6 @@ def whole(engine: Engine, tools: list[Tool]) -> Any:
             return (await sdk.post("/chat/completions", json=body)).json()
 
     return asyncio.run(main())
-
-
-def itself(engine: Engine, tools: list[Tool]) -> ChatResult:
-    events = rxllm.stream(engine, HI, tools=tools).pipe(ops.errors_as_events())
-    return events.pipe(ops.to_chat_result(HI)).run()
-
-
-def waits_in_agent(result: ChatResult) -> bool:
-    return any("/" in (id or "") for id in [result.pending_tool_call_id, *(c.id for c in result.pending_tool_calls)])
-
-
-def text_of(result: ChatResult) -> str:
-    question = None if waits_in_agent(result) else result.pending_question
-    texts = [step.output_text for step in result.steps] + [question or ""]
-    return "\n\n".join(filter(None, texts))
-
-
-def finish_of(result: ChatResult) -> str:
-    last = result.final_response.finish_reason if result.final_response else None
-    if result.error is not None or result.halted_reason == "error":
-        return "error"
-    if waits_in_agent(result):  # Chat Completions has no place for that
-        return "error"
-    if result.pending_tool_calls:
-        return "tool_calls"
-    if last in ("length", "content_filter"):
-        return last
-    return "length" if result.halted_reason in ("max_turns", "budget") else "stop"
 
 
 def counts(usage: Usage) -> tuple[int, ...]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -13,28 +11,18 @@ import pytest
 import rxllm
 from rxllm import AdapterError, Engine, Fake, OpenAIChat, Tool, ToolCall, ToolCallStarted, Usage
 from rxllm.testing.loopback import Loopback, Reply, endless
-from tests.judges import absent, node
+from tests.web import clients
+from tests.web.completions import EVERY, Replay, finish_of, itself, text_of
 from tests.web.served import Served
 from tests.web.streams import DECODERS, of_recordings
-from tests.web.test_openai_law import EVERY, Replay, finish_of, itself, text_of
 
-JUDGE = Path(__file__).parent / "judges" / "openai.mjs"
-MODULES = Path(__file__).parents[1] / "node_modules"
 HI: Any = [{"role": "user", "content": "Hi"}]
 USAGE = {"stream_options": {"include_usage": True}}
 
 
 def judged(server: Served, *lines: dict[str, Any]) -> list[Any]:
     """What the package makes of the answers to `lines`."""
-    if not (MODULES / "openai").is_dir():
-        absent("openai", "npm ci --prefix tests")
-    text = "\n".join(json.dumps(line) for line in lines)
-    command = [node(), str(JUDGE), server.url]
-    finished = subprocess.run(command, input=text.encode(), capture_output=True, timeout=100, check=False)
-    assert finished.returncode == 0, finished.stderr.decode()[-2000:]
-    results = [json.loads(line) for line in finished.stdout.splitlines()]
-    assert len(results) == len(lines)
-    return results
+    return [clients.run("openai", {"url": server.url, **line}) for line in lines]
 
 
 def test_the_package_reads_answers_whole_and_streamed() -> None:
@@ -78,7 +66,7 @@ def test_the_package_maps_errors_to_its_classes(how: str) -> None:
 
 
 def test_the_package_leaves_and_the_providers_socket_closes() -> None:
-    with Loopback(lambda _: Reply(endless(every=0.01))) as provider:
+    with Loopback(lambda _: Reply(endless())) as provider:
         engine = Engine(OpenAIChat(base_url=provider.url), model="m")
         with Served.of(engine) as server:
             (result,) = judged(server, {"do": "leave", "body": {"model": "m0", "messages": HI}})

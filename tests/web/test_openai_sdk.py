@@ -20,6 +20,7 @@ from rxllm import (
     Fake,
     OpenAIChat,
     StreamError,
+    TextDelta,
     ThinkingCompleted,
     ThinkingDelta,
     ToolCall,
@@ -32,6 +33,7 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.testing.loopback import DONE, Loopback, Pause, Reply, chat_chunk, chat_event, chat_finish
 from rxllm.values import ThinkingPart
+from tests.waiting import PATIENCE
 from tests.web.served import Served
 
 HI: Any = [{"role": "user", "content": "Hi"}]
@@ -105,7 +107,16 @@ def test_many_clients_at_a_time_get_their_own_answers() -> None:
         async with AsyncOpenAI(base_url=url, api_key="key") as sdk:
             return await asyncio.gather(*(ask(sdk, i) for i in range(60)))
 
-    echo = Fake(lambda request: ["You said ", ("delay", 0.01), request.messages[-1].text])
+    arrived, all_here = list[Any](), asyncio.Event()
+
+    async def echo(request: Any, call: Any) -> Any:
+        arrived.append(request)
+        if len(arrived) == 60:
+            all_here.set()
+        await all_here.wait()
+        yield TextDelta("You said ")
+        yield TextDelta(request.messages[-1].text)
+
     with Served.of(echo) as server:
         assert asyncio.run(main(server.url)) == [f"You said {i}" for i in range(60)]
 
@@ -443,7 +454,9 @@ def test_a_wrong_key_is_refused() -> None:
 )
 def test_the_scheme_of_the_key_has_any_case(header: str, status: int) -> None:
     with Served.of(Fake("Hello"), key="right") as server:
-        assert httpx.get(f"{server.url}/models", headers={"authorization": header}).status_code == status
+        assert (
+            httpx.get(f"{server.url}/models", headers={"authorization": header}, timeout=PATIENCE).status_code == status
+        )
 
 
 def test_a_web_page_is_refused_by_a_server_without_a_key(hello: Served) -> None:
@@ -455,13 +468,13 @@ def test_a_web_page_is_refused_by_a_server_without_a_key(hello: Served) -> None:
 def test_an_answer_that_takes_too_long_is_a_timeout() -> None:
     with Loopback(Reply([chat_chunk("Hel"), Pause()])) as provider:
         engine = Engine(OpenAIChat(base_url=provider.url), model="m")
-        with asking(engine, timeout=0.3) as sdk:
+        with asking(engine, timeout=1.0) as sdk:
             with pytest.raises(openai.APIStatusError) as caught:
                 sdk.chat.completions.create(model="m0", messages=HI)
             assert caught.value.status_code == 408
             with pytest.raises(openai.APIError, match="too long"):
                 list(sdk.chat.completions.create(model="m0", messages=HI, stream=True))
-            provider.wait_until(lambda: provider.open_count == 0)
+            provider.wait_until(lambda: provider.open_count == 0, PATIENCE)
 
 
 # Engines with operators answer like a model

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +16,9 @@ from rxllm import ErrorEvent, Event, Fake, Stream, StreamError, TextDelta, ToolC
 from rxllm import operators as ops
 from rxllm.testing import World, simulate, simulate_cancels
 from rxllm.testing.loopback import DONE, Loopback, Pause, Reply, chat_chunk, chat_finish
-from tests.runtime.support import STALLED, finished, model, script, until
+from tests.closing import STALLED
+from tests.runtime.support import finished, model, script
+from tests.waiting import PATIENCE, pauses, until
 from tests.web.serving import Browser, serving
 
 SLOW = [f"w{number} " for number in range(10)]
@@ -173,9 +172,9 @@ def test_no_cancel_leaves_anything_behind() -> None:
     simulate_cancels(app)
 
 
-@pytest.mark.parametrize("script", [["Hello"], [["Hel", ("delay", 0.01), "lo"]]])
+@pytest.mark.parametrize("script", [["Hello"], [["Hel", ("delay", 10), "lo"]]])
 def test_without_grace_the_browser_still_gets_the_answer(script: Any) -> None:
-    async def main() -> str:
+    async def app(world: World) -> str:
         runs = web.Runs(grace=0)
         runs.start("a", rxllm.stream_generate(Fake(*script), "Hi"))
         await asyncio.sleep(0)
@@ -183,7 +182,7 @@ def test_without_grace_the_browser_still_gets_the_answer(script: Any) -> None:
         assert watched is not None
         return await watched.pipe(ops.to_text())
 
-    assert asyncio.run(main()) == "Hello"
+    assert simulate(app, faults=()).value == "Hello"
 
 
 @pytest.mark.parametrize("arguments", [{"most": 0}, {"grace": -1}, {"grace": None}])
@@ -206,8 +205,7 @@ def test_a_browser_leaves_and_comes_back() -> None:
 
     def body() -> Iterator[bytes | Pause]:
         yield chat_chunk("a")
-        while not is_back.is_set():
-            yield Pause(0.01)
+        yield from pauses(is_back.is_set)
         yield from (chat_chunk("b"), chat_finish(), DONE)
 
     async def main() -> bytes:
@@ -248,11 +246,11 @@ def test_a_run_ends_with_the_loop_of_its_server() -> None:
 
     with Loopback(STALLED) as server:
         asyncio.run(main())
-        server.wait_until(lambda: server.open_count == 0)
+        server.wait_until(lambda: server.open_count == 0, PATIENCE)
 
 
 SERVER = """
-import sys, rxllm, uvicorn
+import socket, sys, rxllm, uvicorn
 from rxllm import Engine, OpenAIChat, web
 
 runs = web.Runs()
@@ -266,7 +264,10 @@ async def app(scope, receive, send):
     else:
         await web.streaming_response(runs.watch("a"))(scope, receive, send)
 
-uvicorn.run(app, port=int(sys.argv[2]), lifespan="off", log_level="error", timeout_graceful_shutdown=1)
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+config = uvicorn.Config(app, lifespan="off", log_level="error", timeout_graceful_shutdown=1)
+uvicorn.Server(config).run(sockets=[listener])
 """
 
 
@@ -274,19 +275,18 @@ uvicorn.run(app, port=int(sys.argv[2]), lifespan="off", log_level="error", timeo
 @pytest.mark.parametrize("watchers", [0, 2])
 def test_a_run_ends_with_its_server(watchers: int) -> None:
     """A signal stops a server whose run has no watchers, or some: the provider sees its connection closed."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    with Loopback(STALLED) as provider, script(SERVER, provider.url, str(port)) as process, httpx.Client() as client:
-        for _ in range(1000):
-            with contextlib.suppress(httpx.ConnectError):
-                client.post(url)
-                break
-            time.sleep(0.01)
-        provider.wait_requests(1)
+    with (
+        Loopback(STALLED) as provider,
+        script(SERVER, provider.url) as process,
+        httpx.Client(timeout=PATIENCE) as client,
+    ):
+        assert process.stdout is not None
+        url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        client.post(url)
+        provider.wait_requests(1, PATIENCE)
         browsers = [client.send(client.build_request("GET", url), stream=True) for _ in range(watchers)]
         process.terminate()
-        provider.connections[0].wait_closed()
+        provider.connections[0].wait_closed(PATIENCE)
         _, out, err = finished(process)
         for browser in browsers:
             browser.close()

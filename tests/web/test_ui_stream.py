@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +24,6 @@ from rxllm import (
     MessageStarted,
     Nested,
     Stream,
-    StreamCollector,
     StreamError,
     TextCompleted,
     TextDelta,
@@ -38,22 +34,20 @@ from rxllm import (
     ToolCallCompleted,
     ToolProgress,
     Usage,
-    tool,
     web,
 )
 from rxllm import operators as ops
 from rxllm.collector import event_fault
-from rxllm.testing.loopback import Loopback, Pause, Reply, Request
+from rxllm.testing.loopback import STALL, Loopback, Reply, Request
 from rxllm.web._ui_stream import Decoder, Encoder
 from tests.examples import examples
-from tests.judges import absent, node
 from tests.laws import scripts
 from tests.operators.test_veto import NO, Dictation, refusing
+from tests.web import clients
 from tests.web.streams import DECODERS, of_recordings, of_script
+from tests.web.ui import assert_folds_equal, pay
 
-JUDGES = Path(__file__).parent / "judges"
 EVERY = 1 if os.environ.get("RXLLM_JUDGES") == "required" else 8
-MODULES = Path(__file__).parents[1] / "node_modules"
 
 
 def client(events: list[Event]) -> list[Event]:
@@ -72,22 +66,10 @@ def body(frames: list[Any]) -> str:
     return (b"".join(map(web.sse, frames)) + Encoder.END).decode()
 
 
-def of_node(script: str, lines: Sequence[str] = (), *arguments: str) -> list[Any]:
-    """The JSON lines that a script of `judges` writes."""
-    if not (MODULES / "ai").is_dir():
-        absent("ai", "npm ci --prefix tests")
-    command = [node(), str(JUDGES / script), *arguments]
-    finished = subprocess.run(command, input="\n".join(lines).encode(), capture_output=True, timeout=120, check=False)
-    assert finished.returncode == 0, finished.stderr.decode()[-2000:]
-    return [json.loads(line) for line in finished.stdout.splitlines()]
-
-
 def judged(streams: list[list[Any]], messages: list[Any] | None = None) -> list[Any]:
     """What `ai` makes of streams of frames, each of which goes on with one of `messages`."""
     both = zip(streams, messages or [None] * len(streams), strict=True)
-    results = of_node("ui.mjs", [json.dumps({"body": body(frames), "message": message}) for frames, message in both])
-    assert len(results) == len(streams)
-    return results
+    return [clients.run("ui", {"body": body(frames), "message": message}) for frames, message in both]
 
 
 class Rules:
@@ -139,59 +121,6 @@ class Rules:
             assert (name, frame["id"]) in self.open
             if place == "end":
                 del self.open[name, frame["id"]]
-
-
-def texts(events: list[Any], kind: Any) -> str:
-    """The text of the steps that were not begun again."""
-    steps: list[list[str]] = [[]]
-    for event in events:
-        if isinstance(event, rxllm.StepRestarted):
-            steps[-1] = []
-        elif isinstance(event, MessageStarted):
-            steps.append([])
-        elif isinstance(event, kind):
-            steps[-1].append(event.text)
-    return "".join(map("".join, steps))
-
-
-def assert_folds_equal(result: Any, events: list[Event], name: str = "") -> None:
-    """The client's message holds the text, the thinking, the calls with their results, and the usage of `events`."""
-    message: Any = result["message"] or {"parts": []}
-    parts = message["parts"]
-    errors = [
-        event.error.message for event in events if isinstance(event, ErrorEvent) and event.error.reason != "cancelled"
-    ]
-    assert result["errors"][: len(errors)] == errors, name
-    assert all("truncated" in error for error in result["errors"][len(errors) :]), (name, result["errors"])
-    assert all(part.get("state") != "streaming" for part in parts), name
-    assert "".join(p["text"] for p in parts if p["type"] == "text") == texts(events, TextCompleted), name
-    assert "".join(p["text"] for p in parts if p["type"] == "reasoning") == texts(events, ThinkingCompleted), name
-    usage: Any = StreamCollector(Thread())
-    calls: dict[str, ToolCallCompleted] = {}
-    for event in events:
-        usage = usage.apply_event(event)
-        if isinstance(event, rxllm.StepRestarted):
-            calls = {}
-        if isinstance(event, ToolCallCompleted):
-            calls[event.id] = event
-    theirs = {part["toolCallId"]: part for part in parts if part["type"] == "dynamic-tool"}
-    assert set(theirs) >= set(calls), name
-    for id, call in calls.items():
-        assert theirs[id]["toolName"] == call.name, name
-        is_text = "error" in call.metadata and "vetoed" not in call.metadata
-        assert theirs[id]["input"] == (call.raw_arguments if is_text else dict(call.arguments)), name
-    for event in events:
-        if isinstance(event, rxllm.ToolExecutionCompleted) and event.error is None:
-            assert (theirs[event.id]["state"], theirs[event.id].get("output")) == ("output-available", event.result), (
-                name
-            )
-        elif isinstance(event, rxllm.ToolExecutionCompleted):
-            denied = event.error is not None and event.error.reason == "denied"
-            assert theirs[event.id]["state"] == ("output-denied" if denied else "output-error"), name
-    final = [event.result.usage for event in events if isinstance(event, ChatCompleted)]
-    expected = final[-1] if final else usage.to_response().usage
-    metadata: Any = message.get("metadata") or {}
-    assert metadata.get("usage", {}).get("input_tokens") == expected.input_tokens, name
 
 
 @pytest.mark.parametrize("api", DECODERS)
@@ -283,11 +212,6 @@ def test_the_client_folds_scripts_as_we_do() -> None:
     collect()
     for events, result in zip(collected, judged([framed(events) for events in collected]), strict=True):
         assert_folds_equal(result, events, repr(events)[:2000])
-
-
-@tool(approval=True)
-def pay(amount: int) -> str:
-    return f"paid {amount}"
 
 
 def run(model: Any, **options: Any) -> list[Event]:
@@ -465,7 +389,7 @@ def test_the_chat_of_the_browser_approves_and_stops() -> None:
     call, words = ToolCall("c1", "pay", {"amount": 5}), ["word "] * 40
     model = Fake(call, "Paid.", words, ["Hel", rxllm.AdapterError("provider_unavailable")])
     stored = [rxllm.ChatResult(Thread((rxllm.system("You are brief."),)))]
-    rates = iter([None, None, 0.02, None])
+    stalls = iter([False, False, True, False])
     served: list[list[Event]] = []
 
     def serve(request: Request) -> Reply:
@@ -475,16 +399,15 @@ def test_the_chat_of_the_browser_approves_and_stops() -> None:
         events = list(run)
         stored.append(events[-1].result if isinstance(events[-1], ChatCompleted) else stored[-1])
         served.append(client(events))
-        rate = next(rates)
         chunks = [web.sse(frame) for frame in framed(events)]
-        body = (item for chunk in [*chunks, Encoder.END] for item in ([Pause(rate), chunk] if rate else [chunk]))
+        body = [*chunks[: len(chunks) // 2], STALL] if next(stalls) else [*chunks, Encoder.END]
         return Reply(body, headers=Encoder.HEADERS)
 
     with (
         ThreadPoolExecutor(1) as threads,
         Loopback(lambda request: threads.submit(serve, request).result()) as server,
     ):
-        seen = of_node("ui_chat.mjs", (), f"{server.url}/api/chat")
+        seen = clients.run("ui_chat", f"{server.url}/api/chat")
     shown = [[(part["type"], part.get("state")) for part in line["message"]["parts"]] for line in seen]
     assert [line["status"] for line in seen] == ["ready", "ready", "ready", "error"]
     assert shown[0] == [("step-start", None), ("dynamic-tool", "approval-requested")]

@@ -41,7 +41,7 @@ def words_at_the_end(page: Any) -> str:
     """Return all that the page shows once the answer has ended, or waits for an approval."""
     from playwright.sync_api import expect
 
-    expect(page.locator(".turn").last).to_have_attribute("data-state", "ended", timeout=30_000)
+    expect(page.locator(".turn").last).to_have_attribute("data-state", "ended")
     return words(page)
 
 
@@ -359,7 +359,7 @@ def test_the_page_follows_the_text_until_the_reader_scrolls_up(page):
 
     page.set_viewport_size({"width": 375, "height": 400})
     send(page, "Story of the sea")
-    expect(page.locator(".text")).to_contain_text("Wave 60 ", timeout=30_000)
+    expect(page.locator(".text")).to_contain_text("Wave 60 ")
     at_end = """() => {
         const { scrollHeight, scrollTop, clientHeight } = document.querySelector(".turns")
         return scrollTop > 200 && scrollHeight - scrollTop - clientHeight < 60
@@ -429,7 +429,7 @@ def test_every_text_has_enough_contrast(page, prompt):
     from playwright.sync_api import expect
 
     send(page, prompt)
-    expect(page.locator(".turn")).to_have_attribute("data-state", "ended", timeout=30_000)
+    expect(page.locator(".turn")).to_have_attribute("data-state", "ended")
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         assert page.evaluate(CONTRAST) == [], scheme

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-import time
 from collections.abc import Iterator
+from itertools import chain
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +15,8 @@ import rxllm
 from rxllm.testing.loopback import DONE, Loopback, Pause, Reply, Request, chat, chat_chunk, chat_event, chat_finish
 from tests.judges import absent, judge
 from tests.programs import example
+from tests.waiting import PATIENCE, pauses
+from tests.waiting import wait_until as wait_until_true
 
 MARKDOWN = """\
 ## Prices
@@ -38,16 +40,23 @@ See [the list](https://example.org/list_of_fruits).
 """
 
 
-def call(name: str, *pieces: str, index: int = 0) -> list[bytes | Pause]:
-    first = {"index": index, "id": f"c{index}", "type": "function", "function": {"name": name, "arguments": ""}}
-    chunks: list[bytes | Pause] = [chat_event({"tool_calls": [first]})]
-    for piece in pieces:
-        chunks += [Pause(0.3), chat_event({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})]
-    return chunks
-
-
 healed = threading.Event()
 """Set by a test once the provider is to answer what it has failed at before."""
+
+goes_on = threading.Event()
+"""Cleared by a test that looks at half of a call's arguments, and set when it has."""
+
+asked: list[str] = []
+"""The paths for which the page's server was asked."""
+
+
+def call(name: str, *pieces: str, index: int = 0) -> Iterator[bytes | Pause]:
+    first = {"index": index, "id": f"c{index}", "type": "function", "function": {"name": name, "arguments": ""}}
+    yield chat_event({"tool_calls": [first]})
+    for number, piece in enumerate(pieces):
+        yield from pauses(goes_on.is_set) if number else ()
+        yield chat_event({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
+
 
 CALLED = (chat_finish("tool_calls"), DONE)
 
@@ -78,12 +87,8 @@ def reply(request: Request) -> Reply:
         case "Story":
             return Reply(story())
         case "Order":
-            body = [
-                *thinking("Two of them."),
-                chat_chunk("I order them."),
-                *call("order", '{"item": "pizza', '", "amount": 2}'),
-            ]
-            return Reply([*body, *CALLED])
+            begun = [*thinking("Two of them."), chat_chunk("I order them.")]
+            return Reply(chain(begun, call("order", '{"item": "pizza', '", "amount": 2}'), CALLED))
         case "Expert":
             return Reply([*call("expert", '{"prompt": "Where is it sunny?"}'), *CALLED])
         case "Both":
@@ -114,6 +119,8 @@ def chromium() -> str:
 @pytest.fixture
 def provider() -> Iterator[Loopback]:
     healed.clear()
+    goes_on.set()
+    asked.clear()
     with Loopback(reply) as server:
         yield server
 
@@ -130,26 +137,29 @@ def url(app: ModuleType, provider: Loopback) -> Iterator[str]:
 
     model = rxllm.Engine(rxllm.OpenAIChat(base_url=provider.url, api_key="k"), model="m", retry=False)
     models = {"scripted": model.with_tools(app.order, app.AGENT), "plain": model}
-    config = uvicorn.Config(app.web_app(models), port=0, log_config=None, timeout_graceful_shutdown=1)
+    web_app = app.web_app(models)
+
+    async def recorded(scope: Any, receive: Any, send: Any) -> None:
+        asked.append(scope.get("path", ""))
+        await web_app(scope, receive, send)
+
+    config = uvicorn.Config(recorded, port=0, log_config=None, timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        deadline = time.monotonic() + 20
-        while not server.started:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until_true(lambda: server.started)
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join()
 
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Any]:
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=20_000)  # a loaded machine draws late
+    expect.set_options(timeout=1000 * PATIENCE)  # a loaded machine draws late
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium)
         yield browser
@@ -160,7 +170,7 @@ def browser(chromium: str) -> Iterator[Any]:
 def page(browser: Any, url: str) -> Iterator[Any]:
     """The page. It raises no error, and asks no other server."""
     page = browser.new_page(viewport={"width": 1100, "height": 760}, color_scheme="light")
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(1000 * PATIENCE)
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("request", lambda request: request.url.startswith(url) or faults.append(request.url))
@@ -179,10 +189,7 @@ def wait_until(page: Any, condition: str, argument: Any = None) -> None:
     """Wait until the function `condition` is true. The page's policy forbids Playwright's ``wait_for_function``."""
     loop = """async (argument) => {
         const holds = CONDITION
-        for (const end = performance.now() + 30_000; !holds(argument); ) {
-            if (performance.now() > end) throw Error("waited too long")
-            await new Promise(requestAnimationFrame)
-        }
+        while (!holds(argument)) await new Promise(requestAnimationFrame)
     }"""
     page.evaluate(loop.replace("CONDITION", condition), argument)
 
@@ -198,5 +205,5 @@ def wait_for_answer(page: Any) -> None:
     """Wait until the last turn has ended."""
     from playwright.sync_api import expect
 
-    expect(page.locator(".turn").last).to_have_attribute("data-state", "ended", timeout=30_000)
+    expect(page.locator(".turn").last).to_have_attribute("data-state", "ended")
     expect(page.locator("#send")).to_be_enabled()

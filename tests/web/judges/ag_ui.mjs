@@ -1,12 +1,7 @@
-// Reads server-sent events as the package @ag-ui/client does. Each line of the input is {"body": SSE text, "messages":
-// those that the client has, "cut": the size of its reads, or null}; each line of the output is what its `HttpAgent`
-// makes of them: {"messages", "interrupts", "pending", "usage", "custom", "error"}.
-import { createInterface } from 'node:readline';
+// Reads server-sent events as the package @ag-ui/client does. The input is {"body": SSE text, "messages": those that the
+// client has, "cut": the size of its reads, or null}; the output is what its `HttpAgent` makes of them: {"messages",
+// "interrupts", "pending", "usage", "custom", "error"}.
 import { HttpAgent } from '@ag-ui/client';
-
-const warnings = [];
-console.warn = message => warnings.push(String(message));
-console.error = () => {};
 
 function chunked(body, size) {
   const bytes = new TextEncoder().encode(body);
@@ -20,8 +15,10 @@ function chunked(body, size) {
   });
 }
 
-async function read({ body, messages, cut }) {
-  warnings.length = 0;
+export default async function read({ body, messages, cut }) {
+  const warnings = [];
+  console.warn = message => warnings.push(String(message));
+  console.error = () => {};
   const headers = { 'content-type': 'text/event-stream' };
   const fetch = async () => new Response(chunked(body, cut), { headers });
   const agent = new HttpAgent({ url: 'http://judge/', threadId: 'thread', initialMessages: messages, fetch });
@@ -43,9 +40,5 @@ async function read({ body, messages, cut }) {
   } catch (error) {
     refused = String(error.message ?? error);
   }
-  return { messages: agent.messages, interrupts: agent.pendingInterrupts, ...found, refused, warnings: [...warnings] };
-}
-
-for await (const line of createInterface({ input: process.stdin })) {
-  console.log(JSON.stringify(await read(JSON.parse(line))));
+  return { messages: agent.messages, interrupts: agent.pendingInterrupts, ...found, refused, warnings };
 }

@@ -1,4 +1,4 @@
-// An agent that somebody else wrote: the mock of @copilotkit/aimock, which prints its address and stops with its input.
+// An agent that somebody else wrote: the mock of @copilotkit/aimock. It has no input, and the output is its address.
 import { AGUIMock } from '@copilotkit/aimock';
 
 const run = { threadId: 'thread', runId: 'run' };
@@ -16,6 +16,6 @@ const failure = [{ type: 'RUN_STARTED', ...run }, { type: 'RUN_ERROR', message: 
 const mock = new AGUIMock();
 mock.onMessage('greet', 'Hello there.').onReasoning('think', 'They wonder.');
 mock.onToolCall('search', 'search', '{"q":"x"}', { result: 'found' }).onToolCall('add', 'add', '{"x":1}');
-mock.onRun('chunks', chunks).onRun('fail', failure).onRun('slowly', chunks, 50);
-console.log(await mock.start());
-process.stdin.on('end', () => process.exit(0)).resume();
+mock.onRun('chunks', chunks).onRun('fail', failure);
+
+export default () => mock.start();

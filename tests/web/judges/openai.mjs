@@ -1,9 +1,6 @@
-// Asks a server as OpenAI's own package does. The argument is its URL; each line of the input is {"do": what to do,
-// "body": of the request, "key"}; each line of the output is the completion, or {"error": {"class", "status", ...}}.
-import { createInterface } from 'node:readline';
+// Asks a server as OpenAI's own package does. The input is {"url", "do": what to do, "body": of the request, "key"}; the
+// output is the completion, or {"error": {"class", "status", ...}}.
 import OpenAI from 'openai';
-
-const baseURL = process.argv[2];
 
 const doing = {
   create: (sdk, body) => sdk.chat.completions.create(body),
@@ -21,13 +18,12 @@ const doing = {
   },
 };
 
-for await (const line of createInterface({ input: process.stdin })) {
-  const { do: name, body, key } = JSON.parse(line);
-  const sdk = new OpenAI({ baseURL, apiKey: key ?? 'key', maxRetries: 0 });
+export default async function ask({ url, do: name, body, key }) {
+  const sdk = new OpenAI({ baseURL: url, apiKey: key ?? 'key', maxRetries: 0 });
   try {
-    console.log(JSON.stringify(await doing[name](sdk, body)));
+    return await doing[name](sdk, body);
   } catch (error) {
     const { status, code, type, param, message } = error;
-    console.log(JSON.stringify({ error: { class: error.constructor.name, status, code, type, param, message } }));
+    return { error: { class: error.constructor.name, status, code, type, param, message } };
   }
 }

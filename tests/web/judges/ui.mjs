@@ -1,9 +1,8 @@
-// Reads server-sent events as the browser's package `ai` does. Each line of the input is {"body": SSE text, "message":
-// the assistant's message to go on with, or null}; each line of the output is {"message", "errors", "data", "chunks"}.
-import { createInterface } from 'node:readline';
+// Reads server-sent events as the browser's package `ai` does. The input is {"body": SSE text, "message": the assistant's
+// message to go on with, or null}; the output is {"message", "errors", "types": those of the chunks}.
 import { parseJsonEventStream, readUIMessageStream, uiMessageChunkSchema } from 'ai';
 
-async function read({ body, message }) {
+export default async function read({ body, message }) {
   const errors = [];
   const types = [];
   const bytes = new Response(body).body;
@@ -20,8 +19,4 @@ async function read({ body, message }) {
   const onError = error => errors.push(error.message);
   for await (const state of readUIMessageStream({ message: message ?? undefined, stream: chunks, onError })) last = state;
   return { message: last, errors, types };
-}
-
-for await (const line of createInterface({ input: process.stdin })) {
-  console.log(JSON.stringify(await read(JSON.parse(line))));
 }
