@@ -91,7 +91,7 @@ def test_a_progress_bar_is_one_output_that_is_redrawn(kernel):
 
 
 def test_a_timeline_grows_in_one_output_and_is_drawn_once(kernel):
-    outputs = kernel.run('rxllm.timeline(answer("Hel", ("delay", 0.3), "lo"), title="Slow")')
+    outputs = kernel.run('rxllm.timeline(parts("Hel", "lo"), title="Slow")', open_at="<rect")
     assert kinds(outputs)[0] == "display_data"
     assert set(kinds(outputs)[1:]) == {"update_display_data"}
     assert len(outputs) > 2
