@@ -8,7 +8,6 @@ import json
 import os
 import pickle
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,14 +30,16 @@ import rxllm
 from rxllm import AdapterError, Engine, Fake, RetryPolicy, ToolCall, Usage, otel, tool
 from rxllm import operators as ops
 from rxllm.images import FakeImages
+from rxllm.testing import World, simulate
 from rxllm.testing.loopback import Loopback
 from rxllm.values import Image
 from tests.adapters.openai_responses import keeping
 from tests.examples import examples, share
 from tests.programs import python_without
+from tests.waiting import PATIENCE, wait_until
 
 DISPOSALS = int(os.environ.get("RXLLM_DISPOSALS", share(1000)))
-QUICK = RetryPolicy(base_delay=0.001, jitter=0)
+QUICK = RetryPolicy(base_delay=0, jitter=0)
 
 
 class Open(SpanProcessor):
@@ -71,11 +72,7 @@ class Seen:
 
     @property
     def spans(self) -> tuple[ReadableSpan, ...]:
-        for _ in range(500):  # what is left runs on another thread's loop
-            if self.open.names == {}:
-                break
-            time.sleep(0.01)
-        assert self.open.names == {}
+        wait_until(lambda: not self.open.names)  # a call that was left ends on another thread's loop
         return self.exporter.get_finished_spans()
 
     def named(self, name: str) -> ReadableSpan:
@@ -179,12 +176,12 @@ Call = Callable[[Seen], Any]
 
 
 def raced(seen: Seen) -> Any:
-    slow, fast = seen.engine([("delay", 9.0), "a"]), seen.engine("b", model="fast")
+    slow, fast = seen.engine([("delay", 3600.0), "a"]), seen.engine("b", model="fast")
     return rxllm.race(rxllm.stream_generate(slow, "Hi"), rxllm.stream_generate(fast, "Hi"))
 
 
 def hedged(seen: Seen) -> Any:
-    return rxllm.hedge(rxllm.stream_generate(seen.engine([("delay", 9.0), "a"], ["b"]), "Hi"), after=0.01)
+    return rxllm.hedge(rxllm.stream_generate(seen.engine([("delay", 3600.0), "a"], ["b"]), "Hi"), after=0.01)
 
 
 def replaced(seen: Seen) -> Any:
@@ -197,7 +194,7 @@ def retried(seen: Seen) -> Any:
 
 
 def cancelled(seen: Seen) -> Any:
-    return rxllm.stream(seen.engine(["a", ("delay", 9.0), "b"]), "Hi").pipe(rx_ops.take(2))
+    return rxllm.stream(seen.engine(["a", ("delay", 3600.0), "b"]), "Hi").pipe(rx_ops.take(2))
 
 
 def cancelled_tool(seen: Seen) -> Any:
@@ -213,7 +210,7 @@ def cancelled_agent(seen: Seen) -> Any:
 
 
 def timed_out_agent(seen: Seen) -> Any:
-    poet = Engine(Fake([("delay", 9.0), "a"]), model="inner").as_tool(name="poet")
+    poet = Engine(Fake([("delay", 3600.0), "a"]), model="inner").as_tool(name="poet")
     vars(poet)["timeout"] = 0.01
     return rxllm.chat(seen.engine(ToolCall("c1", "poet", {"prompt": "Go"}), "Done."), "Hi", tools=[poet])
 
@@ -267,7 +264,7 @@ def test_everything_is_one_well_formed_trace(seen: Seen, case: Call, way: str) -
     else:
         thread = threading.Thread(target=block)
         thread.start()
-        thread.join(20)
+        thread.join(PATIENCE)
     ((root, inner),) = seen.tree()
     assert root == "request"
     assert inner
@@ -358,7 +355,7 @@ def test_two_observers_write_a_whole_trace_each(seen: Seen) -> None:
     second.close()
 
 
-def test_what_a_guard_and_a_preparation_ask_is_beside_the_call(seen: Seen) -> None:
+def test_the_calls_of_a_guard_and_a_preparation_are_beside_the_call(seen: Seen) -> None:
     judge = seen.engine("Fine.", model="judge")
 
     async def check(text: Any) -> None:
@@ -377,7 +374,7 @@ def test_what_a_guard_and_a_preparation_ask_is_beside_the_call(seen: Seen) -> No
 
 
 def test_a_span_ends_where_its_stream_is_disposed(seen: Seen) -> None:
-    events = rxllm.stream_generate(seen.engine([Usage(7, 3), "a", ("delay", 9.0), "b"]), "Hi")
+    events = rxllm.stream_generate(seen.engine([Usage(7, 3), "a", ("delay", 3600.0), "b"]), "Hi")
     assert list(events.pipe(rx_ops.take_while(lambda event: not isinstance(event, rxllm.TextDelta)))) != []
     span: Any = seen.named("chat small")
     assert span.attributes["rxllm.outcome"] == "cancelled"
@@ -443,16 +440,20 @@ def test_a_call_says_how_long_it_has_waited_for_its_turn() -> None:
 def test_a_call_that_a_limiter_permits_says_how_long_that_took(seen: Seen) -> None:
     class Slow:
         async def acquire(self, tokens: int) -> None:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(5)
 
         def settle(self, permit: Any, tokens: int) -> None: ...
 
         def hold_back(self, seconds: float) -> None: ...
 
     engine = seen.engine("Hi", operators=[ops.rate_limited(Slow())])
-    rxllm.generate(engine, "Hi").run()
+
+    async def main(world: World) -> None:
+        await rxllm.generate(engine, "Hi")
+
+    simulate(main, faults=())
     span: Any = seen.named("chat small")
-    assert 0.04 < span.attributes["rxllm.queued"] < 5
+    assert span.attributes["rxllm.queued"] == pytest.approx(5, abs=0.1)
 
 
 def test_the_waits_between_attempts_are_not_queueing(seen: Seen) -> None:
@@ -482,7 +483,7 @@ async def leave(seen: Seen, number: int) -> None:
         for _ in range(number % 23):
             await asyncio.sleep(0)
     else:
-        await asyncio.wait_for(ended.wait(), 20)
+        await asyncio.wait_for(ended.wait(), PATIENCE)
     subscription.dispose()
 
 
@@ -504,9 +505,10 @@ def test_no_span_is_open_after_disposals_from_another_thread() -> None:
     """An agent that begins at the same moment may end after its tool, but in the same trace."""
     seen = Seen()
     for number in range(100):
+        got: list[Any] = []
         events = rxllm.stream(agents(seen), "Hi")
-        subscription = events.subscribe(on_error=lambda error: None)  # runs on rxllm's own loop
-        time.sleep(number * 0.0001)
+        subscription = events.subscribe(got.append, on_error=lambda error: None)  # runs on rxllm's own loop
+        wait_until(got.__len__, lambda length, least=number % 36: length >= least)
         subscription.dispose()
     ids = {span.context.span_id for span in seen.spans}
     roots = [span.name for span in seen.spans if (span.parent.span_id if span.parent else None) not in ids]

@@ -29,7 +29,7 @@ from rxllm import Engine, Fake, OpenAIChat, RetryPolicy, ToolCall, Usage, otel, 
 from rxllm.testing.loopback import DONE, Loopback, Reply, chat, chat_chunk, chat_finish
 from tests.test_otel import DOUBLE, Seen, double
 
-QUICK = RetryPolicy(base_delay=0.001, jitter=0)
+QUICK = RetryPolicy(base_delay=0, jitter=0)
 BUSY = Reply(b'{"error": {"message": "busy"}}', status=503)
 
 

@@ -6,6 +6,7 @@ import codecs
 import os
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -18,13 +19,13 @@ import pytest
 
 from rxllm.testing.loopback import Loopback
 from tests.programs import python
+from tests.waiting import PATIENCE
 from tests.window import Window
 
 fcntl = pytest.importorskip("fcntl", reason="Windows has no pseudo-terminals")
 pty = pytest.importorskip("pty", reason="Windows has no pseudo-terminals")
 termios = pytest.importorskip("termios", reason="Windows has no pseudo-terminals")
 
-SECONDS = 30.0
 ROOT = Path(__file__).parents[2]
 CTRL_C, CTRL_D = "\x03", "\x04"
 
@@ -79,14 +80,11 @@ class Terminal:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.wait(SECONDS)
+        self.process.wait(PATIENCE)
         os.close(self._master)
 
-    def type(self, text: str) -> float:
-        """Type `text`, and return when, on the clock of the server's `closed_at`."""
-        now = time.monotonic()
+    def type(self, text: str) -> None:
         os.write(self._master, text.encode())
-        return now
 
     def wait_for(self, text: str) -> str:
         """Return what has appeared, up to the end of `text`."""
@@ -94,25 +92,34 @@ class Terminal:
         before, found, self.screen = self.screen.partition(text)
         return before + found
 
+    def receive(self, accept: Callable[[str], object]) -> None:
+        """Wait until `received` is accepted."""
+        assert self._read_until(lambda: accept(self.received)), f"only {self.received!r} was received"
+
     def see(self, text: str) -> str:
         """Wait until `text` is in the window, and return all that the window has shown so far."""
         assert self._read_until(lambda: text in self.window.visible), f"{text!r} is not in {self.window.text}"
         return self.window.text
 
     def interrupt_prompt(self, text: str) -> str:
-        """Press Ctrl-C until `text` appears: CPython loses one that comes before readline waits for keys."""
-        for _ in range(5):
-            self.type(CTRL_C)
-            if self._read_until(lambda: text in self.screen, 3.0):
+        """Press Ctrl-C once, and wait for `text`.
+
+        CPython does not notice one that comes before readline waits for keys until another signal comes. A change of
+        the window's size is one that means nothing.
+        """
+        self.type(CTRL_C)
+        for _ in range(int(PATIENCE / 0.1)):
+            if self._read_until(lambda: text in self.screen, 0.1):
                 break
+            self.process.send_signal(signal.SIGWINCH)
         return self.wait_for(text)
 
     def leave(self) -> tuple[int, str]:
         """Return the exit code and what has appeared since, once the client has ended."""
         self._read_until(lambda: False)
-        return self.process.wait(SECONDS), self.screen
+        return self.process.wait(PATIENCE), self.screen
 
-    def _read_until(self, is_enough: Callable[[], bool], seconds: float = SECONDS) -> bool:
+    def _read_until(self, is_enough: Callable[[], object], seconds: float = PATIENCE) -> bool:
         end = time.monotonic() + seconds
         while not is_enough():
             readable, _, _ = select.select([self._master], [], [], max(0, end - time.monotonic()))

@@ -8,7 +8,7 @@ import pytest
 
 from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat, chat_chunk
 from tests.cli.terminal import CTRL_C, CTRL_D, Terminal, piped
-from tests.runtime.support import assert_prompt, close_times
+from tests.closing import assert_closed
 
 pytestmark = pytest.mark.long
 
@@ -58,24 +58,20 @@ def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
     def answer(request: Request) -> Reply:
         return BEGUN if request.json["messages"][-1]["content"] == "story" else echo(request)
 
-    def interrupt(server: Loopback) -> float:
-        with Terminal("chat", server=server) as terminal:
-            terminal.wait_for("> ")
-            terminal.type("story\n")
-            terminal.wait_for("Once upon")
-            pressed = terminal.type(CTRL_C)
-            terminal.wait_for("> ")
-            server.connections[0].wait_closed()
-            terminal.type("go on\n")
-            terminal.wait_for("GO ON\n> ")
-            assert roles(server)[0] == "user"
-            texts = [message["content"] for message in server.requests[-1].json["messages"]]
-            assert texts == ["story", "Once upon", "go on"]  # what was said before the stop is still known
-            terminal.type(CTRL_D)
-            assert terminal.leave()[0] == 0
-        return pressed
-
-    assert_prompt(close_times(interrupt, answer, rounds=3))
+    with Loopback(answer) as server, Terminal("chat", server=server) as terminal:
+        terminal.wait_for("> ")
+        terminal.type("story\n")
+        terminal.wait_for("Once upon")
+        terminal.type(CTRL_C)
+        terminal.wait_for("> ")
+        terminal.type("go on\n")
+        terminal.wait_for("GO ON\n> ")
+        assert_closed(server.connections[0])
+        assert roles(server)[0] == "user"
+        texts = [message["content"] for message in server.requests[-1].json["messages"]]
+        assert texts == ["story", "Once upon", "go on"]  # the text before the stop is still known
+        terminal.type(CTRL_D)
+        assert terminal.leave()[0] == 0
 
 
 def test_ctrl_c_at_the_prompt_drops_the_line_and_twice_it_leaves() -> None:

@@ -52,7 +52,7 @@ def test_a_name_that_cannot_be_is_wrong_usage(name: str, tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_there_already_is_left_alone(tmp_path: Path, monkeypatch, capsys) -> None:
+def test_a_folder_that_is_there_already_is_left_alone(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rxllm-acme").mkdir()
     assert main(["new-plugin", "acme"]) == 1
@@ -72,7 +72,7 @@ def test_it_installs_and_its_tests_pass_in_a_fresh_directory(tmp_path: Path) -> 
     assert tested.returncode == 0, tested.stdout + tested.stderr
     used = "import rxllm; print(rxllm.Engine.from_model('acme-ai:m').adapter, rxllm.operators.plugins.citations())"
     assert python("-c", used, cwd=tmp_path, env=environment).stdout.startswith("AcmeAi('https://api.acme-ai.example')")
-    linted = subprocess.run([sys.executable, "-m", "ruff", "check", "-q", str(folder)], capture_output=True, timeout=60)
+    linted = python("-m", "ruff", "check", "-q", str(folder))
     assert linted.returncode == 0, linted.stdout
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,20 +12,46 @@ import pytest
 from rxllm.durable import Runs, open_runs
 from tests.programs import python
 from tests.runtime.support import ROOT, finished
+from tests.waiting import wait_until
 
 APP = """
+import asyncio, os
 import rxllm
 from rxllm.durable import open_runs
 
-def build_story(input):
-    return rxllm.stream(rxllm.Fake(["Once", ("delay", input), " upon"]), "A story?")
+async def seen(file):
+    while not os.path.exists(file):
+        await asyncio.sleep(0.01)
 
-runs = open_runs("runs.db", {"story": build_story})
+def build_story(file):
+    async def tell(request):
+        await seen(file)
+        for _ in range(100):  # turns in which a worker could look for more
+            await asyncio.sleep(0)
+        return "Once upon"
+
+    return rxllm.stream(rxllm.Fake(tell), "A story?")
+
+runs = open_runs("runs.db", {"story": build_story}, lease=600)
+recover = runs.recover
 number = 7
 
 def make():
     return runs
+
+async def look(most):
+    ids = await recover(most)
+    open("looked", "w").close()
+    await seen("signalled")
+    return ids
+
+def make_held():
+    runs.recover = look
+    return runs
 """
+"""A story ends when there is the file that its input names. A worker of ``make_held`` stays in its first look."""
+
+NOW, NEVER = "app.py", "never"
 
 
 @pytest.fixture
@@ -48,22 +73,19 @@ def worker(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def until_status(runs: Runs, status: str) -> None:
-    bound = time.monotonic() + 20
-    while [run.status for run in runs.list().run()] != [status]:
-        assert time.monotonic() < bound
-        time.sleep(0.02)
+    wait_until(lambda: [run.status for run in runs.list().run()], lambda seen: seen == [status])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
-def test_it_produces_what_waits_and_gives_back_what_goes_on(folder: Path, end: signal.Signals) -> None:
+def test_it_produces_the_runs_that_wait_and_gives_back_those_that_go_on(folder: Path, end: signal.Signals) -> None:
     with open_runs(folder / "runs.db", {"story": print}) as runs:
-        first = runs.start("story", 0.1, here=False).run()
+        first = runs.start("story", NOW, here=False).run()
         process = worker(folder, "app:make", "--every", "0.05", "--grace", "0")
         try:
             until_status(runs, "completed")
             assert runs.expire(0).run() == 1
-            second = runs.start("story", 60, here=False).run()
+            second = runs.start("story", NEVER, here=False).run()
             until_status(runs, "running")
             process.send_signal(end)
             code, out, err = finished(process)
@@ -75,42 +97,43 @@ def test_it_produces_what_waits_and_gives_back_what_goes_on(folder: Path, end: s
 
 
 @pytest.mark.long
-def test_what_it_produces_may_end_and_nothing_more_is_taken(folder: Path) -> None:
+def test_after_a_signal_its_runs_may_end_and_no_more_are_taken(folder: Path) -> None:
     with open_runs(folder / "runs.db", {"story": print}) as runs:
-        short = runs.start("story", 1.5, here=False).run()
-        process = worker(folder, "app:make", "--every", "0.05")
+        short = runs.start("story", "end", here=False).run()
+        process = worker(folder, "app:make_held", "--every", "0.01", "--grace", "600")
         try:
-            until_status(runs, "running")
+            wait_until((folder / "looked").exists)
             process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
-            late = runs.start("story", 0, here=False).run()
-            code, _, err = finished(process)
+            late = runs.start("story", NOW, here=False).run()
+            (folder / "signalled").touch()
+            (folder / "end").touch()
+            code, out, err = finished(process)
         finally:
             process.kill()
         assert (code, err) == (0, "")
+        assert out.splitlines()[1:] == [f"run {short}"]
         assert (runs.get(short).run().status, runs.get(late).run().status) == ("completed", "waiting")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("arguments", [["--grace", "0.5"], []])
-def test_what_does_not_end_is_given_back_in_time_or_at_a_second_signal(folder: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("grace", "signals"), [("1", [signal.SIGTERM]), ("600", [signal.SIGTERM, signal.SIGINT])], ids=["grace", "signal"]
+)
+def test_a_run_that_does_not_end_is_given_back_when_its_time_is_up_or_at_a_second_signal(
+    folder: Path, grace: str, signals: list[signal.Signals]
+) -> None:
     with open_runs(folder / "runs.db", {"story": print}) as runs:
-        runs.start("story", 60, here=False).run()
-        process = worker(folder, "app:make", "--every", "0.05", *arguments)
+        runs.start("story", NEVER, here=False).run()
+        process = worker(folder, "app:make", "--every", "0.05", "--grace", grace)
         try:
             until_status(runs, "running")
-            process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
-            assert process.poll() is None
-            if not arguments:
-                process.send_signal(signal.SIGINT)
-            began = time.monotonic()
+            for each in signals:
+                process.send_signal(each)
             code, _, err = finished(process)
         finally:
             process.kill()
         assert (code, err) == (0, "")
-        assert time.monotonic() - began < 10
-        until_status(runs, "waiting")
+        assert [run.status for run in runs.list().run()] == ["waiting"]
 
 
 @pytest.mark.long

@@ -9,8 +9,7 @@ from rxllm import Fake, ToolCall
 from rxllm import operators as ops
 from rxllm.display import Showing
 from rxllm.display._plain import Screen
-from tests.display.test_cell import kernel  # noqa: F401
-from tests.display.test_widgets import wait
+from tests.waiting import PATIENCE, wait_until
 
 ipywidgets = pytest.importorskip("ipywidgets", reason="widgets need rxllm[notebook]")
 from rxllm.display._answer import WidgetCell  # noqa: E402
@@ -72,15 +71,15 @@ def shown(stream) -> tuple[Showing, Cell]:
 
 def test_approve_continues_the_chat_on_its_card_and_the_handle_has_the_new_result():
     showing, cell = shown(paying(temperature=0.5))
-    assert showing.result(10).halted_reason == "approval"
-    wait(lambda: [*cell.buttons()] == ["Approve", "Deny"])
+    assert showing.result(PATIENCE).halted_reason == "approval"
+    wait_until(lambda: [*cell.buttons()] == ["Approve", "Deny"])
     assert 'data-state="waiting"' in cell.html
     assert "waiting for approval" in cell.html
     cell.buttons()["Approve"].click()
-    result = showing.result(10)
+    result = showing.result(PATIENCE)
     assert result.halted_reason == "completed"
     assert result.output_text == "All done"
-    wait(lambda: bool(cell.output.data))
+    wait_until(lambda: bool(cell.output.data))
     html = cell.output.data["text/html"]
     assert html.count('class="rxllm-tool"') == 1
     assert html.index("I pay.") < html.index("paid 5") < html.index("All done")
@@ -92,9 +91,9 @@ def test_approve_continues_the_chat_on_its_card_and_the_handle_has_the_new_resul
 
 def test_deny_tells_the_model_so():
     showing, cell = shown(paying("As you like"))
-    wait(lambda: "Deny" in cell.buttons())
+    wait_until(lambda: "Deny" in cell.buttons())
     cell.buttons()["Deny"].click()
-    result = showing.result(10)
+    result = showing.result(PATIENCE)
     assert "denied" in result.thread[2].text
     assert result.output_text == "As you like"
 
@@ -102,45 +101,45 @@ def test_deny_tells_the_model_so():
 def test_the_engine_and_the_options_are_those_of_the_call():
     model = Fake([ToolCall("c0", "pay", {"amount": 5})], "Done")
     showing, cell = shown(rxllm.stream(rxllm.Engine(model), "Pay", tools=[pay], temperature=0.5, seed=7))
-    wait(lambda: "Approve" in cell.buttons())
+    wait_until(lambda: "Approve" in cell.buttons())
     cell.buttons()["Approve"].click()
-    wait(lambda: len(model.requests) == 2)
+    wait_until(lambda: len(model.requests) == 2)
     assert [(request.temperature, request.seed) for request in model.requests] == [(0.5, 7)] * 2
-    assert showing.result(10).output_text == "Done"
+    assert showing.result(PATIENCE).output_text == "Done"
 
 
 def test_a_chat_may_ask_twice_and_a_manual_call_has_a_field():
     calls = [ToolCall("c0", "pay", {"amount": 5}), ToolCall("c1", "sign", {"document": "deed"})]
     model = Fake([*calls], [ToolCall("c2", "pay", {"amount": 6})], "Done")
     showing, cell = shown(rxllm.stream(model, "Pay", tools=[pay, sign]))
-    wait(lambda: "Send result" in cell.buttons())
+    wait_until(lambda: "Send result" in cell.buttons())
     cell.buttons()["Approve"].click()
     send = cell.buttons()["Send result"]
     lines = cell._questions.widget.children
     [field] = [widget for line in lines for widget in line.children if isinstance(widget, ipywidgets.Text)]
     field.value = "signed"
     send.click()
-    wait(lambda: [*cell._questions.calls] == ["c2"] and [*cell.buttons()] == ["Approve", "Deny"])
+    wait_until(lambda: [*cell._questions.calls] == ["c2"] and [*cell.buttons()] == ["Approve", "Deny"])
     cell.buttons()["Approve"].click()
-    assert showing.result(10).output_text == "Done"
-    wait(lambda: bool(cell.output.data))
+    assert showing.result(PATIENCE).output_text == "Done"
+    wait_until(lambda: bool(cell.output.data))
     assert cell.output.data["text/html"].count('class="rxllm-tool"') == 3
 
 
 def test_a_disposed_card_has_no_buttons_and_still_waits():
     showing, cell = shown(paying())
-    wait(lambda: "Approve" in cell.buttons())
+    wait_until(lambda: "Approve" in cell.buttons())
     showing.dispose()
     assert cell.buttons() == {}
     assert "waits for approval" in cell.output.data["text/html"]
-    assert showing.result(10).halted_reason == "approval"
+    assert showing.result(PATIENCE).halted_reason == "approval"
 
 
 @pytest.mark.parametrize("add", [ops.tap(print, rxllm.TextDelta), ops.to_chat_result()])
 def test_a_stream_with_operators_of_its_own_has_no_buttons(add):
     showing, cell = shown(paying().pipe(add))
-    assert showing.result(10) is not None
-    wait(lambda: bool(cell.output.data))
+    assert showing.result(PATIENCE) is not None
+    wait_until(lambda: bool(cell.output.data))
     assert cell.buttons() == {}
 
 
@@ -151,11 +150,11 @@ def test_a_screen_that_does_not_listen_is_finished():
         def finish(self, cards, now):
             finished.set()
 
-    Showing(paying(), [], Board()).start().result(10)
-    assert finished.wait(10)
+    Showing(paying(), [], Board()).start().result(PATIENCE)
+    assert finished.wait(PATIENCE)
 
 
-def test_in_a_kernel_the_buttons_work_after_the_cell(kernel):  # noqa: F811
+def test_in_a_kernel_the_buttons_work_after_the_cell(kernel):
     kernel.run("""
 from rxllm import ToolCall
 @rxllm.tool(approval=True)
@@ -166,18 +165,24 @@ def pay(amount: int) -> str:
     blocking = kernel.run(f"rxllm.show({start})")
     assert "waiting for approval" in blocking[-1][1]
     assert "Approve" not in "".join(text for _, text in blocking)
-    kernel.run(f"showing = rxllm.show({start}, block=False)\n_ = await showing\nimport time; time.sleep(0.3)")
+    kernel.run(f"showing = rxllm.show({start}, block=False)\n_ = await showing")
+    wait_until(lambda: kernel.run("len(showing._screen._questions.widget.children)"), lambda out: "'1'" in str(out))
     press = "showing._screen._questions.widget.children[0].children[1].click()"
-    outputs = kernel.run(f"{press}\nresult = await showing\ntime.sleep(0.3)\nresult.output_text")
+    outputs = kernel.run(f"{press}\nresult = await showing\nresult.output_text")
     assert ("execute_result", "'All done'") in outputs
-    assert any(kind == "update_display_data" and "paid 5" in text for kind, text in outputs)
+
+    def is_drawn():
+        outputs.extend(kernel.run(""))  # also what has come after the cell
+        return any(kind == "update_display_data" and "paid 5" in text for kind, text in outputs)
+
+    wait_until(is_drawn)
 
 
 def test_a_call_inside_an_agent_is_approved_on_the_card_too():
     clerk = rxllm.Engine(Fake(ToolCall("s0", "pay", {"amount": 5}), "Paid."), tools=[pay]).as_tool(name="clerk")
     showing, cell = shown(rxllm.stream(Fake(ToolCall("c0", "clerk", {"prompt": "Pay"}), "Done"), "Pay", tools=[clerk]))
-    wait(lambda: [*cell.buttons()] == ["Approve", "Deny"])
+    wait_until(lambda: [*cell.buttons()] == ["Approve", "Deny"])
     cell.buttons()["Approve"].click()
-    assert showing.result(10).output_text == "Done"
-    wait(lambda: bool(cell.output.data))
+    assert showing.result(PATIENCE).output_text == "Done"
+    wait_until(lambda: bool(cell.output.data))
     assert "paid 5" in cell.output.data["text/html"]

@@ -1,66 +1,13 @@
 """`show` in a cell, in a real kernel: which outputs there are, in which order, and what is left of a stopped one."""
 
-from collections.abc import Iterator
-
 import pytest
 
-pytest.importorskip("ipykernel", reason="cells need rxllm[notebook]")
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning"),
 ]
-
-SETUP = """
-import rxllm
-from rxllm import Fake
-from rxllm import operators as ops
-
-def answer(*script):
-    return rxllm.stream_generate(Fake(list(script)), "Hi")
-"""
-
-
-class Kernel:
-    def __init__(self, manager, client) -> None:
-        self._manager, self._client = manager, client
-
-    def run(self, code: str, interrupt_at: str | None = None) -> list[tuple[str, str]]:
-        """The outputs of a cell, as (kind, text). The kernel is interrupted once an output has that text."""
-        id, outputs = self._client.execute(code), []
-        while True:
-            message = self._client.get_iopub_msg(timeout=60)
-            kind, content = message["msg_type"], message["content"]
-            if kind == "status" and message["parent_header"].get("msg_id") == id:
-                if content["execution_state"] == "idle":
-                    return outputs
-            elif kind in ("display_data", "update_display_data", "execute_result"):
-                outputs.append((kind, content["data"].get("text/html") or content["data"]["text/plain"]))
-            elif kind == "comm_msg":  # a widget's
-                outputs.append((kind, str(content["data"])))
-            elif kind == "error":
-                outputs.append((kind, "\n".join(content["traceback"])))
-            if interrupt_at is not None and outputs and interrupt_at in outputs[-1][1]:
-                interrupt_at = None
-                self._manager.interrupt_kernel()
-
-
-@pytest.fixture(scope="module")
-def kernel() -> Iterator[Kernel]:
-    from jupyter_client.manager import KernelManager
-
-    manager = KernelManager(kernel_name="python3")
-    manager.start_kernel()
-    client = manager.client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=60)
-        kernel = Kernel(manager, client)
-        kernel.run(SETUP)
-        yield kernel
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
 
 
 def kinds(outputs):
@@ -68,7 +15,7 @@ def kinds(outputs):
 
 
 def test_a_card_is_one_output_drawn_anew_and_shown_once(kernel):
-    outputs = kernel.run('rxllm.show(answer("Hel", ("delay", 0.2), "lo"))')
+    outputs = kernel.run('rxllm.show(parts("Hel", "lo"))', open_at="Hel</p>")
     assert kinds(outputs)[0] == "display_data"
     assert set(kinds(outputs)[1:]) == {"update_display_data"}
     assert "waiting for the first token" in outputs[0][1]
@@ -95,9 +42,10 @@ def test_the_stop_button_leaves_the_card_raises_one_line_and_keeps_the_partial(k
 
 
 def test_a_cell_that_does_not_block_returns_and_its_result_is_awaited(kernel):
-    outputs = kernel.run('showing = rxllm.show(answer("a", ("delay", 1), "b"), block=False)\nshowing')
+    outputs = kernel.run('showing = rxllm.show(parts("a", "b"), block=False)\nshowing')
     assert "execute_result" not in kinds(outputs)
     assert ("execute_result", "False") in kernel.run("showing._over.is_set()")
+    kernel.gate.touch()
     assert kernel.run("result = await showing; result.output_text")[-1] == ("execute_result", "'ab'")
     assert "execute_result" not in kinds(kernel.run('await rxllm.show(answer("a"), block=False)'))
 
@@ -119,8 +67,8 @@ def test_the_stop_button_stops_a_cell_that_awaits(kernel):
     code = 'await rxllm.show(answer("half ", ("delay", 60), "whole"), block=False)'
     outputs = kernel.run(code, interrupt_at="half")
     assert ("error", "Stopped. The partial result is in rxllm.display.last.") in outputs
-    kernel.run("import time; time.sleep(0.2)")
-    assert kernel.run("rxllm.display.last.output_text") == [("execute_result", "'half '")]
+    partial = [("execute_result", "'half '")]
+    wait_until(lambda: kernel.run("rxllm.display.last.output_text"), lambda outputs: outputs == partial)
 
 
 def test_a_cell_that_blocks_does_not_wait_for_a_shared_call_of_its_own_loop(kernel):
@@ -143,7 +91,7 @@ def test_a_progress_bar_is_one_output_that_is_redrawn(kernel):
 
 
 def test_a_timeline_grows_in_one_output_and_is_drawn_once(kernel):
-    outputs = kernel.run('rxllm.timeline(answer("Hel", ("delay", 0.3), "lo"), title="Slow")')
+    outputs = kernel.run('rxllm.timeline(parts("Hel", "lo"), title="Slow")', open_at="<rect")
     assert kinds(outputs)[0] == "display_data"
     assert set(kinds(outputs)[1:]) == {"update_display_data"}
     assert len(outputs) > 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
@@ -176,27 +175,22 @@ def test_errors_are_drawn_and_not_raised() -> None:
     assert ">truncated<" in diagram.svg
 
 
-def test_in_real_time_it_is_as_long_as_the_stream_and_until_disposes_it() -> None:
-    slow = stream_generate(Fake(["a", ("delay", 60.0), "b"]), "Hi", retry=False)
-    began = time.monotonic()
-    diagram = marble_diagram(slow, ops.text(), until=0.05)
-    assert 0.05 <= time.monotonic() - began < 5
+def test_in_real_time_until_disposes_the_stream() -> None:
+    slow = stream_generate(Fake(["a", ("delay", 3600.0), "b"]), "Hi", retry=False)
+    diagram = marble_diagram(slow, ops.text(), until=1.0)
+    assert diagram._end() >= 1.0
     assert str(diagram).splitlines()[3].strip().endswith("!")
 
 
 def test_virtual_time_takes_none() -> None:
-    began = time.monotonic()
     text = str(marble_diagram(answer(1000, "Hi", 1000), ops.text(), virtual=True))
-    assert time.monotonic() - began < 2
     assert re.search(r"^ +0 +5 min +10 min", text, re.MULTILINE)
 
 
 def test_a_recording_is_the_picture_of_what_was_recorded(tmp_path: Any) -> None:
     path = tmp_path / "hi.jsonl"
-    live = marble_diagram(answer(3, "Hel", 2, "lo wo", 4, "rld", 1), record(path), ops.words(), virtual=True)
-    began = time.monotonic()
+    live = marble_diagram(answer(300, "Hel", 200, "lo wo", 400, "rld", 100), record(path), ops.words(), virtual=True)
     again = marble_diagram(replay_file(path), ops.words(), virtual=True)
-    assert time.monotonic() - began < 1
     assert str(live).splitlines()[4].split() == str(again).splitlines()[2].split()
     assert str(live).splitlines()[0].split() == str(again).splitlines()[0].split()
 
@@ -251,13 +245,20 @@ def test_wrong_arguments_are_refused(arguments: Any, options: Any, match: str) -
 
 
 CELLS = """
+import asyncio
+from rxllm import TextDelta, stream_generate
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.displaypub import CapturingDisplayPublisher
 shell = InteractiveShell.instance()
 shell.kernel = True
 shell.display_pub = CapturingDisplayPublisher(parent=shell, shell=shell)
 shell.run_cell("from rxllm import Fake, stream_generate, operators as ops; from rxllm.display import marble_diagram")
-shell.run_cell("answer = stream_generate(Fake(['Hel', ('delay', 0.8), 'lo']), 'Hi')")
+async def slow(request, call):
+    yield TextDelta("Hel")
+    while len(shell.display_pub.outputs) < 3:
+        await asyncio.sleep(0.01)
+    yield TextDelta("lo")
+shell.push({"answer": stream_generate(slow, "Hi")})
 for code in ("marble_diagram(answer, ops.text())", "kept = marble_diagram(answer, ops.text())", "kept"):
     shell.display_pub.outputs.clear()
     result = shell.run_cell(code, store_history=True)
@@ -367,7 +368,7 @@ def test_it_is_drawn_while_another_thread_goes_on() -> None:
     while running.is_alive():
         assert str(diagram)
         ElementTree.fromstring(diagram.svg)
-    running.join(10)
+    running.join()
 
 
 def test_a_label_that_is_long_is_clipped() -> None:

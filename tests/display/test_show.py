@@ -8,10 +8,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
-from reactivex import Observable, empty, of, throw
+from reactivex import empty, of, throw
 from reactivex.internal.exceptions import SequenceContainsNoElementsError
 
 import rxllm
@@ -19,7 +18,9 @@ from rxllm import AdapterError, ChatResult, Fake, Response, StepResult, ToolCall
 from rxllm import operators as ops
 from rxllm.display import Showing, _show
 from rxllm.display._plain import Screen
-from rxllm.testing.loopback import Loopback, Reply, endless
+from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk
+from tests.closing import also_next, assert_closed, next_call
+from tests.waiting import PATIENCE, until, wait_until
 
 HALF = [("thinking", "hm"), "half ", ("delay", 60), "whole"]
 
@@ -93,18 +94,24 @@ def test_last_is_the_latest_result_and_other_names_are_missing():
         rxllm.display.lats
 
 
-def wait_until(is_so):
-    deadline = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+def parts(*parts):
+    """Answer with those that are texts. Before it goes on, wait until those that are functions return something."""
+
+    async def adapter(request, call):
+        for part in parts:
+            if isinstance(part, str):
+                yield rxllm.TextDelta(part)
+            else:
+                await until(part)
+
+    return rxllm.stream_generate(adapter, "Hi", retry=False)
 
 
 class Board(Screen):
-    """A screen that keeps what it is told to draw; each draw takes `slow` seconds."""
+    """A screen that keeps what it is told to draw."""
 
-    def __init__(self, slow: float = 0.0) -> None:
-        self.drawn, self.finished, self.slow = [], [], slow
+    def __init__(self) -> None:
+        self.drawn, self.finished = [], []
 
     def open(self, cards, stop):
         self.drawn.append(cards)
@@ -113,7 +120,6 @@ class Board(Screen):
         pass
 
     def draw(self, cards, now):
-        time.sleep(self.slow)
         self.drawn.append(cards)
 
     def finish(self, cards, now):
@@ -136,23 +142,25 @@ def texts(board):
 
 def test_a_handle_comes_back_at_once_and_is_awaited_for_the_result(capsys):
     async def main():
-        showing = rxllm.show(answer("a", ("delay", 0.05), "b"), block=False)
+        is_back = threading.Event()
+        showing = rxllm.show(parts("a", is_back.is_set, "b"), block=False)
         assert isinstance(showing, Showing)
         assert capsys.readouterr().out in ("", "a")
+        is_back.set()
         return await showing
 
     assert asyncio.run(main()).output_text == "ab"
 
 
 def test_disposing_a_handle_closes_the_connection_and_keeps_what_came(board):
-    with Loopback(Reply(endless(every=0.01))) as server:
+    with Loopback(also_next(Reply([chat_chunk("0 "), chat_chunk("1 "), STALL]))) as server:
         engine = rxllm.Engine(rxllm.OpenAIChat(base_url=server.url, api_key="k"), model="m")
         showing = rxllm.show(rxllm.stream_generate(engine, "Hi"), block=False)
         wait_until(lambda: "1 " in texts(board)[-1])
-        began = time.monotonic()
         showing.dispose()
-        assert server.connections[0].wait_closed() - began < 0.05
-        assert showing.result(10).output_text.startswith("0 ")
+        next_call(server).run()
+        assert_closed(server.connections[0])
+        assert showing.result(PATIENCE).output_text == "0 1 "
         showing.dispose()  # again, and after the end
 
 
@@ -160,8 +168,8 @@ def test_cancelling_the_task_that_awaits_a_handle_stops_the_stream():
     async def main():
         showing = rxllm.show(answer(*HALF), block=False)
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(showing, 0.05)
-        return await asyncio.to_thread(showing.result, 10)
+            await asyncio.wait_for(showing, 1.0)
+        return await asyncio.to_thread(showing.result, PATIENCE)
 
     assert asyncio.run(main()).output_text in ("", "half ")
 
@@ -169,65 +177,85 @@ def test_cancelling_the_task_that_awaits_a_handle_stops_the_stream():
 def test_a_failed_stream_raises_when_its_handle_is_awaited():
     showing = rxllm.show(throw(ValueError("x")), block=False)
     with pytest.raises(ValueError, match="x"):
-        showing.result(10)
+        showing.result(PATIENCE)
 
 
 # Drawing
 
 
-def test_what_came_last_is_drawn_though_nothing_follows_it(board):
-    """Two pieces at once, then silence: both are drawn while it lasts."""
-    rxllm.show(answer("Hel", "lo", ("delay", 0.3), "!"))
-    assert "Hello" in texts(board)
+def test_the_last_piece_is_drawn_though_nothing_follows_it(board):
+    rxllm.show(parts("Hel", "lo", lambda: "Hello" in texts(board), "!"))
 
 
-def test_a_card_is_there_before_the_first_token(board):
-    rxllm.show(answer(("delay", 0.2), "x"))
-    assert texts(board)[0] == ""
-    assert len(board.drawn) >= 3  # its time ticks
+def test_a_card_is_there_before_the_first_token_and_its_time_ticks(board):
+    rxllm.show(parts(lambda: len(board.drawn) >= 3, "x"))
+    assert texts(board)[:3] == ["", "", ""]
 
 
 def test_the_time_on_the_card_moves_while_nothing_arrives(board):
-    rxllm.show(answer("x", ("delay", 0.5), "y"))
-    assert texts(board).count("x") >= 3
+    rxllm.show(parts("x", lambda: texts(board).count("x") >= 3, "y"))
 
 
 def test_a_silent_value_is_not_drawn_again(board):
-    rxllm.show(rxllm.Stream.of(Observable(lambda observer, scheduler: _late(observer))))
-    assert len(board.drawn) <= 3
+    looks = []
 
+    class Over(threading.Event):
+        """Counts how often it is asked whether there is something to draw."""
 
-def _late(observer):
-    observer.on_next(1)
-    timer = threading.Timer(0.4, observer.on_completed)
-    timer.start()
-    return rxllm.Stream.of(empty()).subscribe()
+        def wait(self, timeout=None):
+            looks.append(timeout)
+            return super().wait(timeout)
+
+    async def items():
+        yield 1
+        await until(lambda: board.drawn[-1][None].has_value)
+        drawn, begun = len(board.drawn), len(looks)
+        await until(lambda: len(looks) > begun + 20)
+        assert len(board.drawn) == drawn
+
+    showing = Showing(rxllm.from_async_iter(items), [], board)
+    showing._over = Over()
+    assert showing.run() == 1
 
 
 def test_a_slow_screen_does_not_slow_the_stream_and_its_draws_are_dropped(board):
-    board.slow = 0.3
-    ended = []
-    began = time.monotonic()
-    stream = answer(*(piece for n in range(20) for piece in (f"{n} ", ("delay", 0.005))))
-    rxllm.show(stream.pipe(ops.tap(lambda event: ended.append(time.monotonic()), rxllm.events.MessageCompleted)))
-    assert ended[0] - began < 0.3
-    assert len(board.drawn) <= 3
+    begun, ended, draw = threading.Event(), threading.Event(), board.draw
+    in_time = []
+
+    def draw_slowly(cards, now):
+        begun.set()
+        in_time.append(ended.wait(PATIENCE))
+        draw(cards, now)
+
+    board.draw = draw_slowly
+    stream = parts("0 ", begun.is_set, *(f"{n} " for n in range(1, 20)))
+    drawn = []
+
+    def end(event):
+        drawn.extend(board.drawn)
+        ended.set()
+
+    rxllm.show(stream.pipe(ops.tap(end, rxllm.events.MessageCompleted)))
+    assert in_time[0]
+    assert len(drawn) == 1
     [cards] = board.finished
     assert cards[None].state.current_text.endswith("19 ")
 
 
 def test_a_screen_that_fails_is_reported_and_the_stream_goes_on(board, caplog):
     board.draw = lambda cards, now: 1 / 0
-    assert rxllm.show(answer("a", ("delay", 0.1), "b")).output_text == "ab"
-    assert "the display will not be updated until the stream ends" in caplog.text
+    report = "the display will not be updated until the stream ends"
+    assert rxllm.show(parts("a", lambda: report in caplog.text, "b")).output_text == "ab"
 
 
-def test_a_stopped_stream_is_marked_kept_and_raises_one_line(board, monkeypatch):
-    def interrupt(event):
-        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+def test_a_stopped_stream_is_marked_kept_and_raises_one_line(board):
+    def interrupt():
+        wait_until(lambda: "half " in texts(board))
+        os.kill(os.getpid(), signal.SIGINT)
 
+    threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt) as raised:
-        rxllm.show(answer(*HALF).pipe(ops.tap(interrupt, rxllm.TextDelta)))
+        rxllm.show(answer(*HALF))
     assert raised.value._render_traceback_() == ["Stopped. The partial result is in rxllm.display.last."]
     [cards] = board.finished
     assert cards[None].end == "stopped"
@@ -237,7 +265,7 @@ def test_a_stopped_stream_is_marked_kept_and_raises_one_line(board, monkeypatch)
 
 def test_no_thread_is_left(board):
     rxllm.show(answer("a"))
-    rxllm.show(answer("a"), block=False).result(10)
+    rxllm.show(answer("a"), block=False).result(PATIENCE)
     names = ("rxllm-show", "rxllm-draw")
     wait_until(lambda: not any(thread.name.startswith(names) for thread in threading.enumerate()))
 
@@ -275,7 +303,7 @@ def on_a_terminal(program: str) -> str:
             break
         output += piece
     os.close(leader)
-    assert process.wait(30) == 0, output.decode()
+    assert process.wait(PATIENCE) == 0, output.decode()
     return output.decode()
 
 
@@ -295,7 +323,7 @@ def test_a_terminal_with_rich_gets_the_card():
     assert re.search(r"─ ann ─+.*─ bob ─", out)  # side by side
 
 
-def test_what_a_tool_was_told_is_shown_as_it_is():
+def test_the_text_of_a_tool_message_is_shown_as_it_is():
     message = rxllm.Message("tool", "<awaiting user response>", tool_call_id="c0")
     assert message._repr_markdown_() == "**tool**\n\n`<awaiting user response>`"
 

@@ -3,7 +3,6 @@
 import asyncio
 import sys
 import threading
-import time
 
 import pytest
 from reactivex import operators as rx
@@ -11,14 +10,12 @@ from reactivex import operators as rx
 import rxllm
 from rxllm import EngineError, Fake, SessionError, ToolCall, ValidationError
 from rxllm.display import chat, from_widget
-from rxllm.testing.loopback import Loopback, Reply, Request, endless
+from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat_chunk
 from rxllm.testing.loopback import chat as chat_frames
-from tests.display.test_cell import Kernel, kernel  # noqa: F401
+from tests.closing import STALLED, also_next, assert_closed, next_call
+from tests.waiting import PATIENCE, wait_until
 
 ipywidgets = pytest.importorskip("ipywidgets", reason="widgets need rxllm[notebook]")
-
-BOUND = 0.05
-"""Within so many seconds of a change the provider sees the connection of the former answer closed."""
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -26,27 +23,22 @@ pytestmark = [
 ]
 
 
-def wait(condition, seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def observers(widget) -> list:
     return widget._trait_notifiers.get("value", {}).get("change", [])
 
 
 def test_a_slider_emits_its_value_and_then_its_changes_until_it_is_disposed():
-    slider, seen = ipywidgets.IntSlider(3), []
+    slider, seen, later = ipywidgets.IntSlider(3), [], []
     before = len(observers(slider))
     subscription = from_widget(slider).subscribe(seen.append)
+    other = from_widget(slider).subscribe(later.append)
     for value in (4, 4, 5):
         slider.value = value
-    wait(lambda: seen == [3, 4, 5])
+    wait_until(lambda: seen == [3, 4, 5])
     subscription.dispose()
     slider.value = 6
-    time.sleep(0.05)
+    wait_until(lambda: later[-1] == 6)
+    other.dispose()
     assert seen == [3, 4, 5]
     assert len(observers(slider)) == before
 
@@ -58,7 +50,7 @@ def test_nothing_is_delivered_after_a_dispose_inside_on_next_or_from_another_sub
     second = from_widget(slider).subscribe(other.append)
     for value in range(1, 6):
         slider.value = value
-    wait(lambda: other == [0, 1, 2, 3, 4, 5])
+    wait_until(lambda: other == [0, 1, 2, 3, 4, 5])
     second.dispose()
     assert seen == [0, 1]
 
@@ -81,9 +73,9 @@ def test_changes_from_other_threads_come_one_at_a_time_on_the_loop_of_the_subscr
     for changer in changers:
         changer.start()
     for changer in changers:
-        changer.join(10)
+        changer.join(PATIENCE)
         assert not changer.is_alive()
-    wait(lambda: len(seen) > 100)
+    wait_until(lambda: len(seen) > 100)
     subscription.dispose()
     assert len(threads) == 1
     assert threading.get_ident() not in threads
@@ -105,17 +97,19 @@ def test_in_virtual_time():
 
 
 def test_a_button_emits_its_clicks_and_another_trait_can_be_named():
-    button, clicks, labels = ipywidgets.Button(description="a"), [], []
+    button, clicks, labels, later = ipywidgets.Button(description="a"), [], [], []
     first = from_widget(button).subscribe(clicks.append)
     second = from_widget(button, "description").subscribe(labels.append)
     button.click()
     button.click()
     button.description = "b"
-    wait(lambda: clicks == [button, button] and labels == ["a", "b"])
+    wait_until(lambda: clicks == [button, button] and labels == ["a", "b"])
+    other = from_widget(button).subscribe(later.append)
     first.dispose()
     second.dispose()
     button.click()
-    time.sleep(0.02)
+    wait_until(lambda: later)
+    other.dispose()
     assert len(clicks) == 2
     assert button._click_handlers.callbacks == []
 
@@ -133,7 +127,7 @@ def test_so_does_a_trait_of_an_anywidget_whichever_side_changes_it():
     subscription = from_widget(counter, "count").subscribe(seen.append)
     counter.count = 1
     counter.set_state({"count": 2})  # as the browser's message does
-    wait(lambda: seen == [0, 1, 2])
+    wait_until(lambda: seen == [0, 1, 2])
     subscription.dispose()
     counter.count = 3
     assert counter._trait_notifiers.get("count", {}).get("change", []) == []
@@ -142,7 +136,7 @@ def test_so_does_a_trait_of_an_anywidget_whichever_side_changes_it():
         from_widget(counter)
 
 
-def test_what_is_no_widget_is_refused_at_the_call():
+def test_another_value_than_a_widget_is_refused_at_the_call():
     with pytest.raises(ValidationError, match=r"widget must be an ipywidgets or anywidget widget.*not 5"):
         from_widget(5)
     with pytest.raises(ValidationError, match=r"trait must be a trait of IntSlider.*not 'valeu'"):
@@ -150,31 +144,30 @@ def test_what_is_no_widget_is_refused_at_the_call():
 
 
 @pytest.mark.long
-def test_in_a_kernel_a_slider_asks_again_and_the_former_answer_is_closed(kernel):  # noqa: F811
+def test_in_a_kernel_a_slider_asks_again_and_the_former_answer_is_closed(kernel):
     def reply(request: Request) -> Reply:
         is_last = request.json["messages"][0]["content"] == "days: 9"
-        return Reply(chat_frames("nine ", "days") if is_last else endless(every=0.01))
+        return Reply(chat_frames("nine ", "days")) if is_last else STALLED
 
     with Loopback(reply) as server:
         kernel.run(f"""
-import time, ipywidgets, rxllm.display
+import ipywidgets, rxllm.display
 from reactivex import operators as rx
 engine = rxllm.Engine(rxllm.OpenAIChat(base_url={server.url!r}, api_key="k"), model="m")
 slider, answers = ipywidgets.IntSlider(3), []
 asking = rxllm.display.from_widget(slider).pipe(
     rx.debounce(0.2),
     rx.switch_map(lambda days: rxllm.stream_generate(engine, f"days: {{days}}").pipe(ops.snapshots(0.01))),
+    ops.tap(answers.append),
 )
 showing = rxllm.show(asking, block=False)
 """)
-        server.wait_requests(1)
-        kernel.run("for days in (5, 7, 9):\n    slider.value = days\n    time.sleep(0.05)\n")
-        server.wait_requests(2)
-        asked_again = time.monotonic()
-        server.wait_until(lambda: server.connections[0].closed_at is not None)
-        assert (server.connections[0].closed_at or 0.0) - asked_again < BOUND
+        server.wait_requests(1, PATIENCE)
+        kernel.run("slider.value = 9")
+        wait_until(lambda: kernel.run("answers[-1].output_text")[-1], lambda last: last[1] == "'nine days'")
+        assert_closed(server.connections[0])
         assert [request.json["messages"][0]["content"] for request in server.requests] == ["days: 3", "days: 9"]
-        kernel.run("time.sleep(0.3); showing.dispose()")
+        kernel.run("showing.dispose()")
         assert kernel.run("(await showing).output_text")[-1] == ("execute_result", "'nine days'")
 
 
@@ -218,10 +211,10 @@ def test_messages_are_answered_in_the_history_and_remembered():
     engine = Fake(["Hello ", "**Ann**"], "You are Ann")
     panel = chat(engine)
     write(panel, "I am <Ann>")
-    wait(lambda: rests(panel))
+    wait_until(lambda: rests(panel))
     write(panel, "Who am I?")
-    wait(lambda: len(panel.session.messages) == 4)
-    wait(lambda: "You are Ann" in cards(panel)[3] and 'data-state="done"' in cards(panel)[3])
+    wait_until(lambda: len(panel.session.messages) == 4)
+    wait_until(lambda: "You are Ann" in cards(panel)[3] and 'data-state="done"' in cards(panel)[3])
     assert [message.text for message in panel.session.messages][::2] == ["I am <Ann>", "Who am I?"]
     assert "I am &lt;Ann&gt;" in cards(panel)[0]
     assert "<strong>Ann</strong>" in cards(panel)[1]
@@ -230,23 +223,22 @@ def test_messages_are_answered_in_the_history_and_remembered():
 
 
 def test_the_stop_button_keeps_the_partial_and_closes_the_call():
-    with Loopback(lambda request: Reply(endless(every=0.01))) as server:
+    with Loopback(also_next(Reply([chat_chunk("0 "), chat_chunk("1 "), chat_chunk("2 "), STALL]))) as server:
         engine = rxllm.Engine(rxllm.OpenAIChat(base_url=server.url, api_key="k"), model="m")
         panel = chat(engine)
         showing = panel.send("Count")
-        wait(lambda: "0 1 2" in cards(panel)[1])
+        wait_until(lambda: "0 1 2" in cards(panel)[1])
         with pytest.raises(SessionError, match=r"an answer is still running.*panel.stop"):
             panel.send("More")
-        stopped = time.monotonic()
         panel.widget.children[3].children[2].click()
-        server.wait_until(lambda: server.open_count == 0)
-        assert time.monotonic() - stopped < BOUND * 4  # the server's own time is the judge of the call's tests
-        showing.result(10)
-    wait(lambda: len(panel.session.messages) == 2)
+        next_call(server).run()
+        assert_closed(server.connections[0])
+        showing.result(PATIENCE)
+    wait_until(lambda: len(panel.session.messages) == 2)
     assert panel.session.messages[-1].text.startswith("0 1 2")
     assert panel.session.messages[-1].metadata["partial"] == "cancelled"
     assert 'data-state="stopped"' in cards(panel)[1]
-    wait(lambda: rests(panel))
+    wait_until(lambda: rests(panel))
 
 
 @pytest.mark.parametrize(("press", "answer"), [(0, "paid 5"), (1, "denied")])
@@ -254,20 +246,20 @@ def test_a_call_that_needs_approval_waits_for_its_buttons_and_is_shown_once(pres
     engine = Fake(["I pay. ", ToolCall("c0", "pay", {"amount": 5})], "All done")
     panel = chat(engine, tools=[pay])
     write(panel, "Pay")
-    wait(lambda: controls(panel))
+    wait_until(lambda: controls(panel))
     with pytest.raises(SessionError):
         panel.send("Well?")
     write(panel, "Well?")
     assert len(cards(panel)) == 2
-    wait(lambda: "approval" in cards(panel)[1])
+    wait_until(lambda: "approval" in cards(panel)[1])
     assert "waits for approval" in questions(panel)[0]
     assert "I pay." in cards(panel)[1]
     assert 'class="rxllm-tool"' not in cards(panel)[1]
     controls(panel)[press].click()
-    wait(lambda: panel.session.status == "completed")
+    wait_until(lambda: panel.session.status == "completed")
     assert controls(panel) == []
     assert answer in panel.session.messages[2].text.lower()
-    wait(lambda: "All done" in cards(panel)[1] and 'data-state="done"' in cards(panel)[1])
+    wait_until(lambda: "All done" in cards(panel)[1] and 'data-state="done"' in cards(panel)[1])
     assert len(cards(panel)) == 2  # the whole exchange is on one card
     assert cards(panel)[1].count('class="rxllm-tool"') == 1
     assert cards(panel)[1].count("I pay.") == 1
@@ -278,7 +270,7 @@ def test_several_calls_are_decided_in_any_order_a_manual_one_by_its_result():
     calls = [ToolCall("c0", "pay", {"amount": 5}), ToolCall("c1", "sign", {"document": "<deed>"})]
     panel = chat(Fake([*calls], "All done"), tools=[pay, sign])
     write(panel, "Pay and sign")
-    wait(lambda: len(questions(panel)) == 2)
+    wait_until(lambda: len(questions(panel)) == 2)
     field, send, approve, deny = controls(panel)
     assert (send.description, approve.description, deny.description) == ("Send result", "Approve", "Deny")
     assert "needs a result" in questions(panel)[0]
@@ -292,12 +284,12 @@ def test_several_calls_are_decided_in_any_order_a_manual_one_by_its_result():
     assert controls(panel) == [approve, deny]
     assert panel.session.status == "awaiting_tools"
     approve.click()
-    wait(lambda: panel.session.status == "completed")
+    wait_until(lambda: panel.session.status == "completed")
     assert {message.text for message in panel.session.messages if message.role == "tool"} == {
         "paid 5",
         "signed by <Ann>",
     }
-    wait(lambda: "All done" in cards(panel)[1])
+    wait_until(lambda: "All done" in cards(panel)[1])
     assert cards(panel)[1].count('class="rxllm-tool"') == 2
     assert "signed by &lt;Ann&gt;" in cards(panel)[1]
 
@@ -308,27 +300,27 @@ def test_a_tool_that_is_stopped_does_not_run_again():
     @rxllm.tool(approval=True)
     async def launch() -> str:
         running.set()
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
         return "launched"
 
     calls = [ToolCall("c0", "launch", {}), ToolCall("c1", "sign", {"document": "deed"})]
     panel = chat(Fake(["Off we go. ", *calls], "Done"), tools=[launch, sign])
     write(panel, "Go")
-    wait(lambda: len(controls(panel)) == 4)
+    wait_until(lambda: len(controls(panel)) == 4)
     field, _, approve, _ = controls(panel)
     type_and_enter(field, "Ann")
     approve.click()
-    assert running.wait(10)
-    wait(lambda: cards(panel)[1].count('class="rxllm-tool"') == 2)
+    assert running.wait(PATIENCE)
+    wait_until(lambda: cards(panel)[1].count('class="rxllm-tool"') == 2)
     panel.stop()
-    wait(lambda: rests(panel))
+    wait_until(lambda: rests(panel))
     assert not controls(panel)
     assert "<bdi>stopped</bdi>" in cards(panel)[1]
     assert ">Ann</pre>" in cards(panel)[1]
     (result,) = [message for message in panel.session.messages if message.tool_call_id == calls[0].id]
     assert "It may already have done some or all of its work." in result.to_json()
     write(panel, "Go on")
-    wait(lambda: rests(panel) and "Done" in cards(panel)[-1])
+    wait_until(lambda: rests(panel) and "Done" in cards(panel)[-1])
 
 
 def test_of_a_long_conversation_the_last_cards_are_on_the_screen_and_all_in_the_session():
@@ -336,8 +328,8 @@ def test_of_a_long_conversation_the_last_cards_are_on_the_screen_and_all_in_the_
 
     panel = chat(Fake(*(f"answer {n}" for n in range(CARDS))))
     for n in range(CARDS):
-        panel.send(f"question {n}").result(10)
-        wait(lambda: rests(panel))
+        panel.send(f"question {n}").result(PATIENCE)
+        wait_until(lambda: rests(panel))
     assert len(cards(panel)) == CARDS
     assert f"{CARDS} earlier cards" in panel.widget.children[0].value
     assert f"question {CARDS // 2}" in cards(panel)[0]
@@ -349,11 +341,11 @@ def test_of_a_long_conversation_the_last_cards_are_on_the_screen_and_all_in_the_
 def test_an_error_is_on_the_card_and_the_next_message_works(turn):
     panel = chat(Fake(turn, "whole"), retry=False)
     panel.send("Hi")
-    wait(lambda: "rxllm-error" in cards(panel)[1] and 'data-state="failed"' in cards(panel)[1])
-    wait(lambda: rests(panel))
+    wait_until(lambda: "rxllm-error" in cards(panel)[1] and 'data-state="failed"' in cards(panel)[1])
+    wait_until(lambda: rests(panel))
     assert panel.session.messages
-    panel.send("Again").result(10)
-    wait(lambda: "whole" in cards(panel)[3])
+    panel.send("Again").result(PATIENCE)
+    wait_until(lambda: "whole" in cards(panel)[3])
     assert panel.session.messages[-1].text == "whole"
     assert [message.text for message in panel.session.messages if message.role == "user"] == ["Hi", "Again"]
     panel.dispose()
@@ -372,9 +364,9 @@ def test_wrong_arguments_are_refused_at_the_call():
         chat(Fake("Hi"), tols=[])  # pyright: ignore[reportCallIssue]
 
 
-def test_in_a_kernel_the_panel_is_a_widget(kernel):  # noqa: F811
+def test_in_a_kernel_the_panel_is_a_widget(kernel):
     outputs = kernel.run('import rxllm.display\npanel = rxllm.display.chat(Fake("Hello"))\npanel')
     assert outputs[-1][0] in ("execute_result", "display_data")
     assert "VBox" in outputs[-1][1] or "ChatPanel" in outputs[-1][1]
-    kernel.run('panel.send("Hi").result(10)')
+    kernel.run('panel.send("Hi").result(60)')
     assert kernel.run("panel.session.messages[-1].text") == [("execute_result", "'Hello'")]

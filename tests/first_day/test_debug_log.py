@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ import rxllm
 from rxllm import Engine, OpenAIChat, RetryPolicy
 from rxllm import operators as ops
 from rxllm.images import OpenAIImages
-from rxllm.testing import PNG
+from rxllm.testing import PNG, World, simulate
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply, Script, chat, chat_chunk
+from tests.waiting import wait_until
 
 PRIVATE = "a private question"
 KEY = "sk-a-private-key"
@@ -34,12 +34,16 @@ def lines(caplog: pytest.LogCaptureFixture) -> Any:
     return lines
 
 
-def asking(script: Script, timeout: float | None = None, retry: Any = False) -> list[Any]:
+def ask(server: Loopback, timeout: float | None = None, retry: Any = False) -> rxllm.Stream[Any]:
+    url = server.url.replace("http://", "http://user:password@") + "?api-version=1"
+    engine = Engine(OpenAIChat(base_url=url, api_key=KEY, timeout=timeout), model="gpt-5", retry=retry)
+    return rxllm.stream_generate(engine, PRIVATE, request_id="r1").pipe(ops.errors_as_events())
+
+
+def asking(script: Script, retry: Any = False) -> None:
     """Ask a server that follows `script`."""
     with Loopback(script) as server:
-        url = server.url.replace("http://", "http://user:password@") + "?api-version=1"
-        engine = Engine(OpenAIChat(base_url=url, api_key=KEY, timeout=timeout), model="gpt-5", retry=retry)
-        return list(rxllm.stream_generate(engine, PRIVATE, request_id="r1").pipe(ops.errors_as_events()))
+        ask(server, retry=retry).run()
 
 
 SENT = "request r1: POST http://127.0.0.1:PORT/chat/completions (openai, model gpt-5)"
@@ -66,24 +70,20 @@ def test_a_refusal_says_why(lines: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("script", "timeout", "end"),
+    ("reply", "end"),
     [
-        (Reply(before=STALL), 0.1, ["failed (AdapterError timeout)"]),
-        (
-            Reply([chat_chunk("an answer"), Cut.RESET]),
-            None,
-            ["status 200", "first event", "failed (StreamError truncated)"],
-        ),
-        (
-            Reply([chat_chunk("an answer"), STALL]),
-            0.1,
-            ["status 200", "first event", "failed (StreamError timeout)"],
-        ),
+        (Reply(before=STALL), ["failed (AdapterError timeout)"]),
+        (Reply([chat_chunk("an answer"), Cut.RESET]), ["status 200", "first event", "failed (StreamError truncated)"]),
+        (Reply([chat_chunk("an answer"), STALL]), ["status 200", "first event", "failed (StreamError timeout)"]),
     ],
     ids=["silence", "cut", "stall"],
 )
-def test_what_fails_on_the_way(lines: Any, script: Script, timeout: float | None, end: list[str]) -> None:
-    asking(script, timeout)
+def test_a_failure_is_the_last_line(lines: Any, reply: Reply, end: list[str]) -> None:
+    async def main(world: World) -> None:
+        logging.getLogger("rxllm").filters.clear()  # a simulation logs errors only
+        await ask(world.serve(reply), timeout=30)
+
+    simulate(main, faults=())
     assert lines() == [SENT, *(f"request r1: {what} after T" for what in end)]
 
 
@@ -99,15 +99,13 @@ def test_a_stream_that_is_left_is_cancelled(lines: Any) -> None:
         adapter = OpenAIChat(base_url=server.url, api_key=KEY)
         rxllm.stream_generate(adapter, PRIVATE, model="m", request_id="r1").take(1).run()
         server.connections[0].wait_closed()
-    deadline = time.monotonic() + 10
-    while "cancelled" not in lines()[-1] and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: "cancelled" in lines()[-1])
     assert lines()[1:] == [f"request r1: {what} after T" for what in ("status 200", "first event", "cancelled")]
 
 
 def test_each_attempt_and_the_wait_between_them(lines: Any) -> None:
     replies = [Reply.of_json({"error": {"message": "busy"}}, 503), Reply(chat("an answer"))]
-    asking(replies, retry=RetryPolicy(base_delay=0.01))
+    asking(replies, retry=RetryPolicy(base_delay=0))
     shown = lines()
     assert shown[0] == shown[4] == SENT
     assert shown[2] == "request r1: failed (AdapterError provider_unavailable) after T"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from threading import Event
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import rxllm
 from rxllm import EngineError, Fake, Request, ToolCall, Usage, ValidationError
 from rxllm import operators as ops
+from rxllm.testing import World, simulate
 
 
 def add(a: int, b: int) -> int:
@@ -49,7 +49,7 @@ def test_a_tool_call_that_names_no_tool_says_which_fields_there_are() -> None:
         ({"scirpt": []}, "(did you mean 'script'?)"),
     ],
 )
-def test_what_belongs_into_the_script_says_how(options: dict[str, Any], remedy: str) -> None:
+def test_an_option_that_belongs_into_the_script_says_how(options: dict[str, Any], remedy: str) -> None:
     with pytest.raises(EngineError) as caught:
         Fake("Hello", **options)
     assert remedy in caught.value.message
@@ -62,7 +62,7 @@ def test_several_arguments_are_several_answers_and_a_list_is_the_pieces_of_one()
 
 
 async def slow_answer(request: Request) -> list[Any]:
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     return ["You said ", request.messages[-1].text]
 
 
@@ -85,19 +85,22 @@ async def _ask(fake: Fake) -> str:
 
 
 def test_an_async_function_that_waits_too_long_is_cancelled() -> None:
-    cancelled = Event()  # set on the thread of the call's loop
+    async def main(world: World) -> None:
+        cancelled = asyncio.Event()
 
-    async def hang(request: Request) -> str:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            cancelled.set()
-        return "late"
+        async def hang(request: Request) -> str:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+            return "late"
 
-    with pytest.raises(rxllm.AdapterError) as caught:
-        rxllm.generate(Fake(hang), "Hi", timeout=0.05, retry=False).run()
-    assert caught.value.reason == "timeout"
-    assert cancelled.wait(5)
+        with pytest.raises(rxllm.AdapterError) as caught:
+            await rxllm.generate(Fake(hang), "Hi", timeout=30, retry=False)
+        assert caught.value.reason == "timeout"
+        await cancelled.wait()
+
+    assert simulate(main, faults=()).duration == pytest.approx(30, abs=5)
 
 
 def test_an_async_function_fails_as_a_plain_one_does() -> None:

@@ -18,6 +18,7 @@ from rxllm import operators as ops
 from rxllm.adapters import OpenAIImages, connect
 from rxllm.testing.loopback import Loopback, Reply, chat
 from rxllm.values import Call
+from tests.waiting import PATIENCE
 
 TOKEN = "token-0123456789"
 HELLO = Reply(chat("Hello"))
@@ -106,7 +107,7 @@ def test_a_slow_function_does_not_hold_up_other_calls() -> None:
     other_is_done = threading.Event()
 
     def slow() -> str:
-        assert other_is_done.wait(20)
+        assert other_is_done.wait(PATIENCE)
         return TOKEN
 
     async def main(server: Loopback) -> None:
@@ -167,7 +168,7 @@ def test_a_functions_own_error_of_the_network_is_retried() -> None:
         assert sent_keys(server) == [TOKEN]
 
 
-def test_what_a_function_returns_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_key_that_a_function_returns_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with Loopback(Reply.of_json({"error": {"message": f"{TOKEN} is refused"}}, 401)) as server:
         adapter = OpenAIChat(base_url=server.url, api_key=lambda: TOKEN)

@@ -16,6 +16,7 @@ from rxllm import Engine, Fake, Session, Stream, session
 from rxllm import operators as ops
 from rxllm.images import FakeImages
 from rxllm.values import Image
+from tests.waiting import PATIENCE
 
 UNTIL = "nothing is sent until .run(), await, asyncio.ensure_future(...), for or .subscribe()"
 engine = Engine(Fake("Hello"), model="gpt-5")
@@ -120,7 +121,7 @@ def test_asyncio_s_own_complaint_says_it_too() -> None:
             asyncio.run(wrong)
 
 
-def test_what_asyncio_takes_instead() -> None:
+def test_asyncio_takes_a_future_or_a_coroutine_of_it() -> None:
     async def last(stream: Stream[Any]) -> Any:
         return await stream
 
@@ -132,7 +133,7 @@ def test_what_asyncio_takes_instead() -> None:
             await task,
             await asyncio.ensure_future(stream),
             *await asyncio.gather(stream, stream),
-            await asyncio.wait_for(stream, 5),
+            await asyncio.wait_for(stream, PATIENCE),
         ]
         assert [answer.output_text for answer in answers] == ["Hello"] * 5
 
@@ -160,7 +161,7 @@ def test_an_operator_on_events_after_a_result_is_told_which_stream_has_them(stre
     assert remedy in str(caught.value)
 
 
-def test_what_looks_for_an_attribute_finds_none() -> None:
+def test_an_attribute_of_the_result_is_not_found_on_the_stream() -> None:
     stream = rxllm.generate(engine, "Hi")
     assert not hasattr(stream, "output_text")
     assert not hasattr(stream, "_repr_html_")
@@ -178,7 +179,7 @@ def test_what_looks_for_an_attribute_finds_none() -> None:
         lambda stream: stream + "!",
     ],
 )
-def test_what_is_done_with_a_result_cannot_be_done_with_a_stream(use: Callable[[Any], object]) -> None:
+def test_a_stream_cannot_be_used_like_its_result(use: Callable[[Any], object]) -> None:
     fake = Fake("Hello")
     with pytest.raises(TypeError, match=r"has not run yet; write generate\(...\).run\(\), or await it"):
         use(rxllm.generate(fake, "Hi"))

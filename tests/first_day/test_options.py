@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import pydoc
-import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from rxllm import operators as ops
 from rxllm.images import FakeImages
 from rxllm.pipelines import ChatOptions, GenerateOptions, ImageOptions, StepOptions
 from rxllm.pipelines.options import UNLIMITED, meanings
+from rxllm.testing import World, simulate
 from rxllm.values import Image
 
 FUNCTIONS: dict[Callable[..., Any], type[Any]] = {
@@ -220,16 +222,16 @@ def test_where_none_is_a_value_it_is_no_limit() -> None:
         assert "None means no limit" in meanings(ChatOptions)[name]
 
     @tool
-    def slow() -> str:
-        time.sleep(0.05)
+    async def slow() -> str:
+        await asyncio.sleep(86_000)
         return "done"
 
-    def tells_the_model(**options: Any) -> str:
-        engine = Engine(Fake(ToolCall("c1", "slow", {}), "Done."), tools=(slow,)).with_params(tool_timeout=0.001)
-        return rxllm.chat(engine, "Hi", **options).run().thread.messages[2].text
+    async def tells_the_model(world: World, **options: Any) -> str:
+        engine = Engine(Fake(ToolCall("c1", "slow", {}), "Done."), tools=(slow,)).with_params(tool_timeout=60)
+        return (await rxllm.chat(engine, "Hi", **options)).thread.messages[2].text
 
-    assert "did not finish within 0.001 s" in tells_the_model()
-    assert tells_the_model(tool_timeout=None) == "done"
+    assert "did not finish within 60 s" in simulate(tells_the_model, faults=()).value
+    assert simulate(partial(tells_the_model, tool_timeout=None), faults=()).value == "done"
 
 
 def test_an_unknown_option_is_refused_whatever_its_value() -> None:

@@ -8,8 +8,6 @@ import json
 import logging
 import pickle
 import re
-import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -32,6 +30,7 @@ from rxllm import operators as ops
 from rxllm.events import ToolExecutionCompleted, ToolHalt, ToolProgress
 from rxllm.testing import record, replay_file
 from rxllm.values import as_tool
+from tests.programs import python
 
 
 class Color(enum.Enum):
@@ -292,8 +291,7 @@ def look(place: Place) -> Place: return place
 call = rxllm.ToolCall("c", "look", {"place": {"city": "Oslo"}})
 print(rxllm.chat(rxllm.Fake(call, "Done."), "Hi", tools=[look]).run().thread[-2].text, "pydantic" in sys.modules)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == '{"city":"Oslo"} False\n'
+    assert python("-c", program).stdout == '{"city":"Oslo"} False\n'
 
 
 # Results
@@ -488,7 +486,7 @@ def test_an_engine_with_a_function_can_be_pickled() -> None:
     assert by_value == tool(approval=True)(textwrap.dedent)
 
 
-def test_what_cannot_be_a_tool_says_what_to_write() -> None:
+def test_a_value_that_cannot_be_a_tool_says_what_to_write() -> None:
     for tools, message in [
         ([lambda x: x], "a lambda has no name; use def, or write tool"),
         ([functools.partial(lambda x, y: x, 1)], "a lambda has no name"),
@@ -577,7 +575,7 @@ def refusing(x: int) -> int:
     raise ToolError("handler_raised", "there is no such number")
 
 
-def test_what_a_tool_raises_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_a_tool_is_logged_once_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     assert result_of(failing, x=1) == '{"error":"KeyError: 1"}'
     (logged,) = [entry for entry in caplog.records if entry.name == "rxllm"]
     assert (logged.levelno, logged.getMessage()) == (logging.WARNING, "the tool 'failing' raised an error")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import enum
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Optional, TypedDict
 
@@ -17,6 +15,7 @@ from jsonschema import Draft202012Validator
 import rxllm
 from rxllm import Engine, Fake, ValidationError
 from rxllm import operators as ops
+from tests.programs import python
 
 
 @dataclass
@@ -179,7 +178,7 @@ def test_a_field_called_value_is_not_mistaken_for_the_object_around_the_answer()
 @pytest.mark.parametrize(
     "wanted", [complex, object, Any, enum.Enum, Literal[[1]], 3, object(), len, "json", {"type": "x"}]
 )
-def test_what_cannot_be_asked_for_is_refused_at_the_call(wanted: Any) -> None:
+def test_a_type_that_cannot_be_asked_for_is_refused_at_the_call(wanted: Any) -> None:
     with pytest.raises(ValidationError, match="response_format") as caught:
         rxllm.generate(Fake("Hi"), "Hi", response_format=wanted)
     assert caught.value.reason == "invalid_option"
@@ -200,8 +199,8 @@ for _ in range(2):
 
 
 def test_without_the_extra_a_raw_schema_is_not_checked_and_says_so_once() -> None:
-    command = [sys.executable, "-c", WITHOUT_THE_EXTRA]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    ran = python("-c", WITHOUT_THE_EXTRA)
+    assert ran.returncode == 0
     assert ran.stdout.split() == ["[1]", "[]", "[]"]
     (warning,) = ran.stderr.splitlines()
     assert "not checked" in warning
@@ -243,7 +242,7 @@ def test_an_answer_that_breaks_off_is_told_to_be_incomplete(wanted: Any, text: s
 
 
 @pytest.mark.parametrize(("wanted", "named"), [(int, "an int"), (City, "a City")])
-def test_what_the_answer_is_not_has_its_article(wanted: Any, named: str) -> None:
+def test_the_type_that_an_answer_is_not_has_its_article(wanted: Any, named: str) -> None:
     with pytest.raises(ValidationError, match=f"the answer is not {named}: "):
         rxllm.generate(Fake("true"), "Hi", response_format=wanted).run()
 

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import socket
 import threading
-import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -23,6 +22,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import BaseModel
 
 from rxllm.testing import PNG
+from tests.waiting import PATIENCE, wait_until
 
 
 class Choice(BaseModel):
@@ -31,10 +31,10 @@ class Choice(BaseModel):
 
 @dataclass
 class Seen:
-    """What has happened in the tools, and when."""
+    """The calls of `slow` by name, and other things that have happened in the tools."""
 
-    started: list[float] = field(default_factory=list)
-    cancelled: list[float] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
     payments: list[int] = field(default_factory=list)
 
 
@@ -52,13 +52,16 @@ def server(seen: Seen) -> MCPServer:
         return a + b
 
     @app.tool()
-    async def slow(seconds: float) -> str:
-        """Take a while."""
-        seen.started.append(time.monotonic())
+    async def slow(name: str, turns: int | None = None) -> str:
+        """Take some turns of the event loop, or for ever."""
+        seen.started.append(name)
         try:
-            await asyncio.sleep(seconds)
+            if turns is None:
+                await asyncio.Event().wait()
+            for _ in range(turns or 0):
+                await asyncio.sleep(0)
         except asyncio.CancelledError:
-            seen.cancelled.append(time.monotonic())
+            seen.cancelled.append(name)
             raise
         return "done"
 
@@ -139,14 +142,13 @@ def served(seen: Seen, *, handshake: bool = False) -> Generator[str]:
     with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
         thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
-        while not running.started:
-            assert thread.is_alive()
-            time.sleep(0.005)
+        wait_until(lambda: running.started or not thread.is_alive())
+        assert running.started
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
         finally:
             running.should_exit = True
-            thread.join(20)
+            thread.join(PATIENCE)
 
 
 if __name__ == "__main__":

@@ -6,109 +6,90 @@ import asyncio
 import os
 import random
 import threading
-import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 import rxllm
 from rxllm import ToolCall, ToolContext, mcp
+from rxllm.testing import World, simulate
+from tests.closing import SILENT, assert_closed
 from tests.examples import share
-from tests.mcp.chats import calling
+from tests.mcp.chats import calling, open_files, outcome, script
 from tests.mcp.served import Seen
-from tests.runtime.support import PATIENCE, until
+from tests.waiting import PATIENCE, turns, until, wait_until
 
 pytestmark = pytest.mark.long
-
-BOUND = 0.1
-"""Seconds within which the server's tool must have been cancelled: the server takes some of them itself."""
-
-
-async def seen_after(leave: Callable[[], Any], seen: Seen) -> float:
-    """How long it takes until the server has cancelled one more call."""
-    before = len(seen.cancelled)
-    began = time.monotonic()
-    left = leave()
-    await until(lambda: len(seen.cancelled) > before)
-    if isinstance(left, Awaitable):
-        await left
-    return seen.cancelled[-1] - began
-
-
-async def begun(call: rxllm.Stream[Any], seen: Seen) -> asyncio.Task[Any]:
-    before = len(seen.started)
-    task = asyncio.ensure_future(_awaited(call))
-    await until(lambda: len(seen.started) > before)
-    return task
 
 
 async def _awaited(stream: rxllm.Stream[Any]) -> Any:
     return await stream
 
 
-def test_the_server_sees_a_cancel_at_once(server: tuple[str, Seen]) -> None:
+def test_a_cancel_reaches_the_server_before_the_next_call_is_answered(server: tuple[str, Seen]) -> None:
     url, seen = server
 
-    async def main() -> float:
+    async def main() -> None:
         tools = await mcp.tools(url)
-        times: list[float] = []
-        for _ in range(5):
-            task = await begun(calling(tools, "slow", seconds=60), seen)
-            times.append(await seen_after(task.cancel, seen))
-        return sorted(times)[2]
+        task = asyncio.ensure_future(_awaited(calling(tools, "slow", name="cancelled")))
+        await until(lambda: "cancelled" in seen.started)
+        task.cancel()
+        assert outcome(await calling(tools, "add", a=1, b=2)) == "3"
+        assert "cancelled" in seen.cancelled
 
-    assert asyncio.run(main()) < BOUND
+    asyncio.run(main())
 
 
-def test_a_dispose_from_another_thread_cancels_too(server: tuple[str, Seen]) -> None:
+def test_so_does_a_dispose_from_another_thread(server: tuple[str, Seen]) -> None:
     url, seen = server
     tools = mcp.tools(url).run()
-    before = len(seen.started)
-    subscription = calling(tools, "slow", seconds=60).subscribe()
-
-    async def main() -> float:
-        await until(lambda: len(seen.started) > before)
-        return await seen_after(threading.Thread(target=subscription.dispose).start, seen)
-
-    assert asyncio.run(main()) < BOUND
+    subscription = calling(tools, "slow", name="disposed").subscribe()
+    wait_until(lambda: "disposed" in seen.started)
+    subscription.dispose()
+    assert outcome(calling(tools, "add", a=1, b=2).run()) == "3"
+    assert "disposed" in seen.cancelled
 
 
 def test_a_timeout_cancels_too(server: tuple[str, Seen]) -> None:
     url, seen = server
-    before = len(seen.cancelled)
-    model = rxllm.Fake(rxllm.ToolCall("c1", "slow", {"seconds": 60}), "Done.")
-    result = rxllm.chat(model, "Wait.", tools=mcp.tools(url).run(), tool_timeout=0.3).run()
-    assert "did not finish within 0.3 s" in result.steps[0].tool_results[0].text
-    wait_until(lambda: len(seen.cancelled) > before)
+    model = rxllm.Fake(ToolCall("c1", "slow", {"name": "late"}), "Done.")
+    result = rxllm.chat(model, "Wait.", tools=mcp.tools(url).run(), tool_timeout=1.0).run()
+    assert "did not finish within 1.0 s" in result.steps[0].tool_results[0].text
+    wait_until(lambda: seen.cancelled.count("late") == seen.started.count("late"))
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
+def test_a_timeout_closes_the_connection_of_its_call() -> None:
+    async def main(world: World) -> str:
+        server = world.serve(script(call=SILENT))
+        tools = await mcp.tools(server.url)
+        model = rxllm.Fake(ToolCall("c1", "f", {"x": 1}), "Done.")
+        result = await rxllm.chat(model, "Wait.", tools=tools, tool_timeout=30)
+        await mcp.tools(server.url)  # a next call, whose answer comes after the close
+        assert_closed(next(each for each in server.connections if "tools/call" in str(each.requests)))
+        return outcome(result)
+
+    run = simulate(main, faults=())
+    assert "did not finish within 30 s" in run.value
+    assert 30 <= run.duration < 35
 
 
-def open_files() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-async def cancelled_at_random(tools: Any, calls: int, at_once: int) -> None:
-    """Cancel each of `calls` at some time between its beginning and its end."""
-    times = random.Random(1)
+async def cancelled_at_random(tools: Any, calls: int, at_once: int, seen: Seen | None = None) -> None:
+    """Cancel each of `calls` some turns after its beginning, or, if `seen` is given, half of them after its start."""
+    numbers = random.Random(1)
     slow = next(tool for tool in tools if tool.name == "slow")
 
-    async def one() -> None:
-        arguments = {"seconds": times.choice((0, 0.01, 60))}
+    async def one(name: str) -> None:
+        arguments = {"name": name, "turns": numbers.choice((0, 10, None))}
         task = asyncio.ensure_future(slow.bind(arguments, ToolContext(ToolCall("c1", "slow", arguments)))())
-        await asyncio.sleep(times.uniform(0, 0.1))
+        if seen is not None and numbers.random() < 0.5:
+            await until(lambda: name in seen.started or task.done())
+        await turns(numbers.randrange(50))
         task.cancel()
         await asyncio.wait([task], timeout=PATIENCE)
         assert task.done()
 
-    for _ in range(calls // at_once):
-        await asyncio.gather(*(one() for _ in range(at_once)))
+    for first in range(0, calls, at_once):
+        await asyncio.gather(*(one(str(number)) for number in range(first, first + at_once)))
 
 
 @pytest.mark.parametrize("era", ["modern", "handshake"])
@@ -120,7 +101,7 @@ def test_many_random_cancels_leave_nothing(era: str, request: pytest.FixtureRequ
     async def main() -> None:
         async with mcp.HTTP(url) as connection:
             tools = await mcp.tools(connection)
-            await cancelled_at_random(tools, share(1000), 20)
+            await cancelled_at_random(tools, share(1000), 20, seen)
             await until(lambda: len(asyncio.all_tasks()) == 1)
             assert len(await mcp.tools(connection)) == len(tools), "the connection works on"
 

@@ -11,8 +11,7 @@ import pytest
 
 import rxllm
 from rxllm import ChatCompleted, Engine, Fake, Nested, ToolCall, ToolExecutionCompleted, mcp, web
-from tests.mcp.chats import TOOL, calling, outcome, scripted
-from tests.mcp.test_stdio import program
+from tests.mcp.chats import TOOL, calling, outcome, program, scripted
 from tests.programs import python
 
 RESULT = {"content": [{"type": "text", "text": "found"}]}

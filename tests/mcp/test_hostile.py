@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,23 +14,17 @@ import pytest
 
 import rxllm
 from rxllm import AdapterError, LLMError, ValidationError, mcp
+from rxllm.testing import World, simulate
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
-from tests.mcp.chats import FOUND, TOOL, calling, endless, event, outcome, reply_to, scripted
-from tests.mcp.test_stdio import program
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _imported() -> None:
-    """Connect once, so that the imports that this needs are in nobody's timeout."""
-    with scripted() as server:
-        mcp.tools(server.url).run()
-
+from tests.closing import SILENT
+from tests.mcp.chats import FOUND, TOOL, calling, endless, event, outcome, program, reply_to, script, scripted
+from tests.waiting import PATIENCE, turns, until
 
 JSON = {"Content-Type": "application/json"}
 DEEP = b'{"jsonrpc":"2.0","id":1,"result":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}"
 
 
-def failure(server: Loopback, seconds: float = 2.0) -> LLMError:
+def failure(server: Loopback, seconds: float = PATIENCE) -> LLMError:
     """The error of listing the tools of `server`, all of whose connections are closed then."""
     with pytest.raises(LLMError) as raised, mcp.HTTP(server.url, timeout=seconds) as connection:
         mcp.tools(connection).run()
@@ -46,10 +40,6 @@ PROGRESS = event({"jsonrpc": "2.0", "method": "notifications/progress", "params"
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
-        pytest.param(Reply(before=STALL), "timeout", id="silence"),
-        pytest.param(Reply([b": ping\n\n", STALL]), "timeout", id="an answer that stops"),
-        pytest.param(Reply(endless(PROGRESS, 0.001)), "timeout", id="no end of notices"),
-        pytest.param(Reply(endless(b": ping\n\n", 0.01)), "timeout", id="no end of pings"),
         pytest.param(Reply(endless(b"data: " + b"x" * 65536)), "oversized_frame", id="a frame without end"),
         pytest.param(Reply(endless(b"{" + b" " * 65536), headers=JSON), "oversized_frame", id="JSON without end"),
         pytest.param(Reply(DEEP, headers=JSON), "truncated", id="deep JSON"),
@@ -64,49 +54,71 @@ PROGRESS = event({"jsonrpc": "2.0", "method": "notifications/progress", "params"
         pytest.param(Reply(b"x" * 5_000_000, 500), "provider_unavailable", id="a long error"),
     ],
 )
-def test_a_list_of_tools_fails_in_time(reply: Reply, reason: str) -> None:
+def test_a_list_of_tools_that_is_none_is_an_error(reply: Reply, reason: str) -> None:
     with scripted(list=reply) as server:
         error = failure(server)
     assert error.reason == reason
     assert len(str(error)) < 1_000
 
 
-@pytest.mark.parametrize("reply", [Reply(before=STALL), Reply(DEEP, headers=JSON), Reply(b"", 202)])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        pytest.param(SILENT, id="silence"),
+        pytest.param(Reply([b": ping\n\n", STALL]), id="an answer that stops"),
+        pytest.param(Reply(endless(PROGRESS, 0.1)), id="no end of notices"),
+        pytest.param(Reply(endless(b": ping\n\n", 0.1)), id="no end of pings"),
+    ],
+)
+def test_a_list_of_tools_that_does_not_end_fails_in_time(reply: Reply) -> None:
+    async def main(world: World) -> None:
+        server = world.serve(script(list=reply))
+        with pytest.raises(LLMError) as raised:
+            async with mcp.HTTP(server.url, timeout=30) as connection:
+                await mcp.tools(connection)
+        assert raised.value.reason == "timeout"
+
+    assert 30 <= simulate(main, faults=()).duration < 35
+
+
+@pytest.mark.parametrize("reply", [SILENT, Reply(DEEP, headers=JSON), Reply(b"", 202)])
 def test_a_server_without_an_era_fails_in_time(reply: Reply) -> None:
     with Loopback(reply) as server:
         assert failure(server, 1.0).reason in ("timeout", "malformed_event", "truncated")
 
 
 def test_all_who_wait_for_a_server_fail_when_the_first_does() -> None:
-    async def outcomes(url: str) -> list[Any]:
-        connection = mcp.HTTP(url, timeout=0.5)
-        return await asyncio.gather(*(_awaited(mcp.tools(connection)) for _ in range(10)), return_exceptions=True)
+    async def main(world: World) -> list[Any]:
+        async with mcp.HTTP(world.serve(SILENT).url, timeout=30) as connection:
+            return await asyncio.gather(*(_awaited(mcp.tools(connection)) for _ in range(10)), return_exceptions=True)
 
-    with Loopback(Reply(before=STALL)) as server:
-        began = time.monotonic()
-        errors = asyncio.run(outcomes(server.url))
-        assert time.monotonic() - began < 8
-    assert {error.reason for error in errors} == {"timeout"}
+    run = simulate(main, faults=())
+    assert [error.reason for error in run.value] == ["timeout"] * 10
+    assert run.duration < 50  # the server is asked in two ways, and not in two ways by each who waits
 
 
 async def _awaited(stream: rxllm.Stream[Any]) -> Any:
     return await stream
 
 
-def test_one_who_waits_tries_when_the_first_has_left() -> None:
+def test_one_who_waits_tries_when_the_first_has_left(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
     async def main(connection: mcp.Stdio) -> int:
         first, *others = [asyncio.ensure_future(_awaited(mcp.tools(connection))) for _ in range(5)]
-        await asyncio.sleep(0.05)
+        await until(lambda: connection._process)
+        await turns()
         first.cancel()
+        gate.touch()
         return len({len(await other) for other in others})
 
-    with program("time.sleep(0.3); serve()") as connection:
+    with program(f"while not os.path.exists({str(gate)!r}): time.sleep(0.01)\nserve()") as connection:
         assert asyncio.run(main(connection)) == 1
 
 
 def test_pages_without_end_are_refused() -> None:
     with scripted(list=lambda message: {"tools": [], "nextCursor": "again"}) as server:
-        error = failure(server, 20.0)
+        error = failure(server)
         assert len(server.requests) == 101
     assert (error.reason, "100 pages" in error.message) == ("malformed_response", True)
 
@@ -123,7 +135,7 @@ def test_pages_without_end_are_refused() -> None:
         {},
     ],
 )
-def test_what_is_no_list_of_tools_is_refused(result: Any) -> None:
+def test_a_result_that_is_no_list_of_tools_is_refused(result: Any) -> None:
     with scripted(list=result) as server:
         assert failure(server).reason == "malformed_response"
 
@@ -132,7 +144,7 @@ def answered(call: Any, **options: Any) -> str:
     """What the model reads of a call that is answered by `call`."""
     with scripted(call=call) as server:
         model = rxllm.Fake(rxllm.ToolCall("c1", "f", {"x": 1}), "Done.")
-        options = {"tool_timeout": 1.0, **options}
+        options = {"tool_timeout": PATIENCE, **options}
         result = rxllm.chat(model, "Go.", tools=mcp.tools(server.url).run(), **options).run()
         assert result.output_text == "Done."
         for connection in server.connections[1:]:
@@ -143,18 +155,16 @@ def answered(call: Any, **options: Any) -> str:
 @pytest.mark.long
 def test_a_call_that_goes_wrong_is_an_error_that_the_model_reads() -> None:
     long = "x" * 20_000_000
-    assert "did not finish within 1.0 s" in answered(Reply(before=STALL))
-    assert "did not finish within 1.0 s" in answered(Reply(endless(PROGRESS, 0.001)))
-    assert "has more than 16777216 bytes" in answered(
-        lambda message: {"content": [{"type": "text", "text": long}]}, tool_timeout=20.0
-    )
+    assert "did not finish within 1.0 s" in answered(SILENT, tool_timeout=1.0)
+    assert "did not finish within 1.0 s" in answered(Reply(endless(PROGRESS, 0.001)), tool_timeout=1.0)
+    assert "has more than 16777216 bytes" in answered(lambda message: {"content": [{"type": "text", "text": long}]})
     assert "closed the stream" in answered(lambda message: Reply(json.dumps(_deep(message)).encode(), headers=JSON))
     assert "closed the stream" in answered(Reply([b": hi\n\n"]))
     assert "StreamError" in answered(Reply([PROGRESS, Cut.RESET]))
     assert "has no result" in answered(lambda message: Reply.of_json({"jsonrpc": "2.0", "id": message["id"]}))
     assert "has no result" in answered(lambda message: reply_to(message, [1]))
     assert "not base64" in answered({"content": [{"type": "image", "data": "%%%", "mimeType": "image/png"}]})
-    assert "asked 10 times" in answered({"resultType": "input_required", "requestState": "s"}, tool_timeout=20.0)
+    assert "asked 10 times" in answered({"resultType": "input_required", "requestState": "s"})
     assert "sent no question" in answered({"resultType": "input_required"})
     assert "sampling" in answered(
         {"resultType": "input_required", "inputRequests": {"a": {"method": "sampling/createMessage", "params": {}}}}
@@ -229,17 +239,21 @@ def test_the_schema_of_a_tool_keeps_no_call(schema: dict[str, Any], read: str) -
 
 
 def test_a_server_that_asks_within_a_call_and_takes_no_answer_fails_it_in_time() -> None:
-    def script(request: Any) -> Reply:
+    def ask(request: Any) -> Reply:
         message = request.json
         if "method" not in message:
-            return Reply(before=STALL)
+            return SILENT
         if message["method"] == "tools/call":
             return Reply([event({"jsonrpc": "2.0", "id": 7, "method": "ping"}), STALL])
         return reply_to(message, FOUND if message["method"] == "server/discover" else {"tools": [TOOL]})
 
-    with Loopback(script) as server, mcp.HTTP(server.url, timeout=1.5) as connection:
-        told = outcome(calling(mcp.tools(connection).run(), "f", x=1).run())
-    assert "did not answer tools/call within 1.5 s" in told
+    async def main(world: World) -> str:
+        async with mcp.HTTP(world.serve(ask).url, timeout=30) as connection:
+            return outcome(await calling(await mcp.tools(connection), "f", x=1))
+
+    run = simulate(main, faults=())
+    assert "did not answer tools/call within 30 s" in run.value
+    assert 30 <= run.duration < 35
 
 
 def test_a_key_is_not_in_an_error() -> None:
@@ -285,7 +299,7 @@ def test_the_data_of_an_error_are_kept_unless_they_are_long(size: int, kept: boo
     data = {"text": "x" * size}
     error = {"code": -32000, "message": "m" * size, "data": data}
     with scripted(list=lambda message: Reply.of_json({"id": message["id"], "error": error})) as server:
-        found = failure(server, 20.0)
+        found = failure(server)
     assert found.fields().get("metadata", {}) == ({"data": data} if kept else {})
     assert len(found.message) <= 500
 

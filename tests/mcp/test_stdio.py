@@ -10,7 +10,6 @@ import sys
 import tempfile
 import textwrap
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,34 +18,9 @@ import pytest
 import rxllm
 from rxllm import AdapterError, LLMError, ToolCall, ToolContext, ToolExecutionCompleted, ToolProgress, mcp
 from rxllm.mcp._stdio import Process
-from tests.mcp.chats import calling, outcome
-from tests.mcp.test_cancel import open_files, wait_until
+from tests.mcp.chats import PLAIN, calling, open_files, outcome, program
 from tests.programs import python
-
-PLAIN = """
-import json, os, signal, subprocess, sys, time
-def send(**message): print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
-TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("f", "g")]
-RESULTS = {
-    "initialize": {"protocolVersion": "2025-11-25", "capabilities": {}},
-    "tools/list": {"tools": TOOLS},
-    "tools/call": {"content": [{"type": "text", "text": str(os.getpid())}]},
-}
-def serve(on_call=lambda message: None):
-    for line in sys.stdin:
-        message = json.loads(line)
-        if message["method"] == "tools/call" and on_call(message):
-            continue
-        if message["method"] in RESULTS:
-            send(id=message["id"], result=RESULTS[message["method"]])
-        elif "id" in message:
-            send(id=message["id"], error={"code": -32601, "message": "no"})
-"""
-"""A server of the handshake's era, without any package: quick to start."""
-
-
-def program(body: str, **options: Any) -> mcp.Stdio:
-    return mcp.Stdio(sys.executable, "-c", PLAIN + textwrap.dedent(body), **options)
+from tests.waiting import PATIENCE, until, wait_until
 
 
 def pid_of(connection: mcp.Stdio) -> int:
@@ -106,7 +80,7 @@ def test_the_process_ends_with_its_last_tool() -> None:
     wait_until(has_ended)
 
 
-def test_the_process_and_what_it_has_started_end_though_they_ignore_all() -> None:
+def test_the_process_and_its_children_end_though_they_ignore_all_else() -> None:
     body = """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -117,10 +91,8 @@ def test_the_process_and_what_it_has_started_end_though_they_ignore_all() -> Non
     connection = program(body)
     child = int(outcome(calling(mcp.tools(connection).run(), "f").run()))
     parent = pid_of(connection)
-    began = time.monotonic()
     connection.close()
     wait_until(lambda: not is_alive(child) and not is_alive(parent))
-    assert time.monotonic() - began < 5
 
 
 STARTS_A_CHILD = """
@@ -139,7 +111,7 @@ def start(folder, **options):
     [("serve()", "close"), ("serve(); time.sleep(600)", "close"), ("serve(lambda message: os._exit(3))", "call")],
     ids=["a close", "a close that it ignores", "its crash"],
 )
-def test_what_a_server_has_started_ends_with_it(options: str, serving: str, end: str, tmp_path: Path) -> None:
+def test_the_children_of_a_server_end_with_it(options: str, serving: str, end: str, tmp_path: Path) -> None:
     connection = program(f"{STARTS_A_CHILD}\nstart({str(tmp_path)!r}, {options})\n{serving}")
     tools = mcp.tools(connection).run()
     child = int((tmp_path / "pid").read_text())
@@ -151,7 +123,7 @@ def test_what_a_server_has_started_ends_with_it(options: str, serving: str, end:
 @pytest.mark.long
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 15)"])
 @pytest.mark.parametrize("options", ["", "start_new_session=True"])
-def test_what_a_server_has_started_ends_with_our_process(options: str, end: str, tmp_path: Path) -> None:
+def test_the_children_of_a_server_end_with_our_process(options: str, end: str, tmp_path: Path) -> None:
     body = f"{PLAIN}\n{STARTS_A_CHILD}\nstart({str(tmp_path)!r}, {options})\nserve()"
     script = f"import os, sys; from rxllm import mcp; tools = mcp.tools([sys.executable, '-c', {body!r}]).run(); {end}"
     python("-c", script)
@@ -194,12 +166,20 @@ def test_a_call_that_is_left_is_cancelled_and_the_process_serves_on() -> None:
     sys.stdin = Input()
     serve(on_call)
     """
+
+    async def main(connection: mcp.Stdio) -> None:
+        tools = await mcp.tools(connection)
+        process = connection._process
+        assert process is not None
+        left = calling(tools, "g").subscribe()
+        await until(lambda: process._inboxes)
+        (request,) = process._inboxes
+        left.dispose()
+        assert outcome(await calling(tools, "f")) == f"[{request}]"
+        assert not process._inboxes
+
     with program(body) as connection:
-        tools = mcp.tools(connection).run()
-        model = rxllm.Fake(rxllm.ToolCall("c1", "g", {}), "Done.")
-        assert "0.2 s" in outcome(rxllm.chat(model, "Go.", tools=tools, tool_timeout=0.2).run())
-        wait_until(lambda: outcome(calling(tools, "f").run()) != "[]")
-        assert len(connection._process._inboxes) == 0  # pyright: ignore[reportOptionalMemberAccess]
+        asyncio.run(main(connection))
 
 
 # Hostile programs
@@ -230,10 +210,8 @@ def failure(connection: mcp.Stdio) -> LLMError:
     ],
 )
 def test_a_hostile_program_fails_in_time(body: str, said: str) -> None:
-    began = time.monotonic()
-    error = failure(program(body, timeout=1.5))
-    assert said in error.message
-    assert time.monotonic() - began < 8
+    is_endless = said in ("did not answer", "")
+    assert said in failure(program(body, timeout=1.5 if is_endless else PATIENCE)).message
 
 
 @pytest.mark.parametrize(
@@ -260,13 +238,13 @@ def test_a_program_that_reads_no_input_does_not_fill_the_memory() -> None:
         tools = mcp.tools(connection).run()
         first = connection._process
         assert first is not None
-        for _ in range(8):
+        told: list[str] = []
+        while connection._process is first:
             model = rxllm.Fake(rxllm.ToolCall("c1", "f", {"x": "x" * 8_000_000}), "Done.")
-            result = rxllm.chat(model, "Go.", tools=tools, tool_timeout=0.3).run()
-            assert "0.3 s" in outcome(result) or "unread" in outcome(result)
+            told.append(outcome(rxllm.chat(model, "Go.", tools=tools, tool_timeout=1.0).run()))
+        assert [text for text in told if "1.0 s" not in text and "unread" not in text] == []
         assert first.failure is not None
         assert "bytes of its input unread" in first.failure.message
-        assert connection._process is not first
 
 
 def test_garbage_between_the_messages_is_passed_over() -> None:
@@ -321,9 +299,7 @@ def test_many_responses_to_one_request_do_not_pile_up_while_the_loop_is_blocked(
         call = asyncio.ensure_future(tool.bind(arguments, ToolContext(ToolCall("c1", "f", arguments)))())
         process = connection._process
         assert process is not None
-        async with asyncio.timeout(20):
-            while not process._inboxes:
-                await asyncio.sleep(0)
+        await until(lambda: process._inboxes)
         (inbox,) = process._inboxes.values()
         path.with_suffix(".go").touch()
         wait_until(path.exists)
@@ -363,7 +339,7 @@ def test_a_forked_child_starts_a_process_of_its_own() -> None:
         child = os.fork()
         if child == 0:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(20)
+            signal.alarm(100)
             os.write(writing, outcome(calling(tools, "f").run()).encode())
             connection.close()
             del tools
@@ -388,7 +364,7 @@ def test_a_secret_of_its_environment_is_in_no_error() -> None:
 FORKING = """
 if os.fork() == 0:
     os.setsid()
-    signal.alarm(20)
+    signal.alarm(600)
     signal.pause()
 """
 """Leaves a child outside of the process group, which keeps its output open."""
@@ -398,9 +374,7 @@ def test_a_child_that_keeps_the_output_open_holds_nothing_up() -> None:
     connection = program(FORKING + "serve()")
     tools = mcp.tools(connection).run()
     files = open_files()
-    began = time.monotonic()
     connection.close()
-    assert time.monotonic() - began < 5
     assert open_files() < files
     assert not [thread for thread in threading.enumerate() if thread.name == "rxllm-mcp"]
     with program(FORKING + "serve(lambda message: os._exit(3))") as connection:
@@ -420,7 +394,7 @@ def test_a_program_that_exits_with_each_call_leaves_nothing() -> None:
         for _ in range(5):
             assert "exit code 7" in outcome(calling(tools, "f").run())
         calls = [ToolCall(f"c{index}", "f", {}) for index in range(8)]
-        result = rxllm.chat(rxllm.Fake(calls, "Done."), "Go.", tools=tools, tool_timeout=20).run()
+        result = rxllm.chat(rxllm.Fake(calls, "Done."), "Go.", tools=tools, tool_timeout=PATIENCE).run()
         assert [message.text.count("exit code 7") for message in result.thread if message.role == "tool"] == [1] * 8
         wait_until(lambda: gc.collect() >= 0 and _processes() <= 1)
     assert not [thread for thread in threading.enumerate() if thread.name == "rxllm-mcp"]

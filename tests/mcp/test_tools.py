@@ -26,6 +26,7 @@ from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import ImagePart
 from tests.mcp.chats import FOUND, TOOL, calling, outcome, reply_to, scripted
 from tests.mcp.served import Seen
+from tests.waiting import PATIENCE
 
 
 def test_the_tools_of_a_server_are_plain_tools(server: tuple[str, Seen]) -> None:
@@ -108,7 +109,7 @@ def test_tools_work_on_any_loop_and_thread(server: tuple[str, Seen], stdio: mcp.
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(PATIENCE)
         assert answers == ["4"] * 8
 
 

@@ -12,7 +12,7 @@ from rxllm import Engine, Fake, mcp
 from rxllm.testing.loopback import STALL, Connection, Loopback, Reply
 from tests.mcp.chats import TOOL, calling, event, scripted
 from tests.mcp.served import Seen, served
-from tests.runtime.support import until
+from tests.waiting import until
 
 ACKNOWLEDGED = {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {}}
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {}}
