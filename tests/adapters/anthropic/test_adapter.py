@@ -26,7 +26,8 @@ from tests.adapters.anthropic.test_decoder import (
     stop,
     tool_use,
 )
-from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
+from tests.closing import assert_closes
+from tests.waiting import until
 
 THINKING = (
     begin(0, type="thinking", thinking="", signature="")
@@ -121,13 +122,11 @@ def test_an_answer_of_no():
     assert (caught.value.reason, caught.value.code) == ("authentication_failed", "authentication_error")
 
 
-def test_a_call_that_is_left_is_closed():
-    async def act(server: Loopback) -> float:
+def test_a_call_that_is_left_is_closed_at_once():
+    async def leave(server: Loopback) -> None:
         events: list[Any] = []
         subscription = stream_generate(model(server), "Hi").subscribe(events.append)
-        await until(lambda: bool(events) and isinstance(events[-1], TextDelta))
-        acted = now()
+        await until(lambda: any(isinstance(event, TextDelta) for event in events))
         subscription.dispose()
-        return acted
 
-    assert_prompt(close_times(on_loop(act), STALLED))
+    assert_closes(leave, STALLED)

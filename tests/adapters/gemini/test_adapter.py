@@ -14,7 +14,8 @@ from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk, chat_finish
 from rxllm.values import Thread
 from tests.adapters.gemini.test_decoder import HI, STOP, call, data, sse
-from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
+from tests.closing import assert_closes
+from tests.waiting import until
 
 MODEL = "gemini-3-flash"
 CODE = {"executableCode": {"language": "PYTHON", "code": "1+1"}, "thoughtSignature": "czQ="}
@@ -90,13 +91,11 @@ def test_an_answer_of_no():
     assert caught.value.reason == "authentication_failed"
 
 
-def test_a_call_that_is_left_is_closed():
-    async def act(server: Loopback) -> float:
+def test_a_call_that_is_left_is_closed_at_once():
+    async def leave(server: Loopback) -> None:
         events: list[Any] = []
         subscription = stream_generate(model(server), "Hi").subscribe(events.append)
-        await until(lambda: bool(events) and isinstance(events[-1], TextDelta))
-        acted = now()
+        await until(lambda: any(isinstance(event, TextDelta) for event in events))
         subscription.dispose()
-        return acted
 
-    assert_prompt(close_times(on_loop(act), Reply([sse(HI), STALL])))
+    assert_closes(leave, Reply([sse(HI), STALL]))
