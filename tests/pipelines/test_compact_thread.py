@@ -51,6 +51,7 @@ from rxllm.values import Call, TokenCount, estimated_tokens, unanswered
 from tests.examples import examples, share
 from tests.pipelines.conversations import conversations
 from tests.testing.simulated import engine_of, slowly
+from tests.waiting import turns, until
 
 LONG = "word " * 40  # 54 tokens with its message
 OLD = (system("Be brief."), user(LONG), assistant(LONG), user("And?"), assistant("Then."), user("Why?"))
@@ -410,10 +411,9 @@ def test_many_summaries_that_fail_or_are_cancelled_leave_nothing() -> None:
             with pytest.raises(AdapterError):
                 await rxllm.generate(failing, Thread(OLD))
             subscription = rxllm.stream(stuck, Thread(OLD)).subscribe()
-            await asyncio.sleep(0)
+            await turns(1)
             subscription.dispose()
-        await asyncio.sleep(0.01)
-        assert len(asyncio.all_tasks()) == 1
+        await until(lambda: len(asyncio.all_tasks()) == 1)
         assert threading.active_count() <= threads
 
     asyncio.run(main())

@@ -33,6 +33,7 @@ from rxllm.events import (
 from rxllm.runtime import RetryPolicy, Stream
 from rxllm.testing.marbles import record
 from rxllm.values import Call, Progress
+from tests.waiting import turns
 
 RICH = [
     ("thinking", "hm"),
@@ -453,9 +454,8 @@ def test_a_subscriber_that_raises_gets_it_once(ordered: bool) -> None:
         source = rxllm.generate_many(Fake([("delay", 0.001), "Hi"]), ["a", "b", "c"], ordered=ordered, concurrency=1)
         ended = asyncio.Event()
         source.subscribe(refuse, lambda error: (errors.append(error), ended.set()))
-        await asyncio.wait_for(ended.wait(), 5)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await ended.wait()
+        await turns()
 
     asyncio.run(main())
     assert errors == [failure]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 from typing import Any
@@ -32,6 +31,7 @@ from rxllm.telemetry import (
     ToolFinished,
     ToolStarted,
 )
+from rxllm.testing import World, simulate
 from rxllm.testing.marbles import record
 from rxllm.values import Call
 
@@ -395,17 +395,16 @@ def test_without_observers_nothing_stands_in_the_way(monkeypatch: pytest.MonkeyP
     assert rxllm.chat(Fake("Hello"), "Hi").run().output_text == "Hello"
 
 
-def test_durations_on_a_real_loop_cover_the_stream() -> None:
-    engine, told = watched(Fake([("delay", 0.02), "Hi"]))
-
-    async def main() -> None:
+def test_durations_on_an_event_loop_cover_the_stream() -> None:
+    async def app(world: World) -> list[Telemetry]:
+        engine, told = watched(Fake([("delay", 3.0), "Hi", ("delay", 2.0)]))
         await rxllm.generate(engine, "Hi")
+        return told
 
-    asyncio.run(main())
-    first, finished = told[1:]
+    _, first, finished = simulate(app, faults=()).value
     assert isinstance(first, FirstToken)
     assert isinstance(finished, CallFinished)
-    assert 0.02 <= first.seconds <= finished.seconds < 5
+    assert (first.seconds, finished.seconds) == pytest.approx((3.0, 5.0), abs=0.01)
 
 
 def test_neither_what_was_asked_nor_what_was_answered_is_told() -> None:
