@@ -157,14 +157,14 @@ def test_it_may_be_the_first(adapter: Any) -> None:
 
 
 @pytest.mark.parametrize("adapter", [generator, observable])
-def test_what_is_open_is_closed_before_it(adapter: Any) -> None:
+def test_open_blocks_are_closed_before_it(adapter: Any) -> None:
     said = played(adapter(START, ToolCallStarted("c", "f"), ToolCallDelta("c", '{"a'), TextDelta(Any_)))
     assert said[3] == ToolCallCompleted("c", "f", {}, '{"a', {"error": "incomplete"})
     assert isinstance(said[-1], ErrorEvent)
     assert len(said) == 5
 
 
-def test_what_is_no_event_ends_an_observable_too() -> None:
+def test_a_value_that_is_no_event_ends_an_observable_too() -> None:
     *before, last = played(observable(START, TextDelta("Hello"), cast(Any, "text")))
     assert before[-1] == TextCompleted("Hello", "block_0")
     assert isinstance(last, ErrorEvent)
@@ -216,7 +216,7 @@ def check_unchanged(name: str, bad: Any) -> None:
 
 
 @given(strategies.lawful_events, st.lists(st.tuples(st.integers(0, 100), st.sampled_from(BAD)), max_size=5))
-def test_a_fold_is_the_same_without_what_is_malformed(lawful: list[Event], bad: list[tuple[int, Any]]) -> None:
+def test_a_fold_is_the_same_without_malformed_events(lawful: list[Event], bad: list[tuple[int, Any]]) -> None:
     events = list(lawful)
     for place, event in bad:
         events.insert(place % (len(events) + 1), event)

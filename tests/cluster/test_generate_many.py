@@ -136,9 +136,7 @@ def test_they_come_in_order_or_as_they_finish_with_progress(client: Any) -> None
 
 def test_they_come_one_by_one(client: Any) -> None:
     provider = Provider()
-    with Loopback(
-        lambda request: Reply(endless(every=0.01)) if b'"7"' in request.body else provider(request)
-    ) as server:
+    with Loopback(lambda request: Reply(endless(every=1.0)) if b'"7"' in request.body else provider(request)) as server:
         many = generate_many(asked(server), [str(number) for number in range(8)], client=client, concurrency=8)
         with rxllm.to_iter(many) as responses:
             assert [next(responses).output_text[0] for _ in range(7)] == list("0123456")
@@ -316,7 +314,7 @@ def test_a_request_that_kills_its_workers_fails_and_the_others_do_not() -> None:
 
 
 def test_dispose_closes_the_connections_of_all_workers(client: Any) -> None:
-    with Loopback(lambda request: Reply(endless(every=0.01))) as server:
+    with Loopback(lambda request: Reply(endless(every=1.0))) as server:
         many = generate_many(asked(server), [str(number) for number in range(50)], client=client, concurrency=8)
         subscription = many.subscribe()
         wait_until(lambda: len(server.requests) == 16)
@@ -375,7 +373,7 @@ if __name__ == "__main__":
 
 def test_a_client_that_dies_leaves_no_worker_asking(client: Any, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(_PROGRAM)
-    with Loopback(lambda request: Reply(endless(every=0.01))) as server:
+    with Loopback(lambda request: Reply(endless(every=1.0))) as server:
         command = [sys.executable, str(tmp_path / "program.py"), client.scheduler.address, server.url]
         program = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         try:

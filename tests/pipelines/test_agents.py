@@ -200,7 +200,7 @@ def test_the_options_are_those_of_a_chat() -> None:
 # What it uses
 
 
-def test_what_agents_use_is_their_parents_too() -> None:
+def test_the_usage_of_agents_is_their_parents_too() -> None:
     inner = Engine(Fake(["Deep.", Usage(100, 0)])).as_tool(name="inner")
     calls = [ToolCall("x", "inner", {"prompt": "go"}), Usage(10, 0)]
     outer = Engine(Fake(calls, ["Middle.", Usage(20, 0)]), tools=[inner]).as_tool(name="poet")

@@ -147,7 +147,7 @@ def test_what_is_no_conversation_raises_at_the_call(function: Callable[..., Any]
         ([{"role": "user", "content": [{"type": "text"}]}], "messages.0.content.0 must be a part such as"),
     ],
 )
-def test_what_is_no_message_is_told_what_is_one(function: Callable[..., Any], asked: Any, fault: str) -> None:
+def test_an_invalid_message_is_told_what_a_message_is(function: Callable[..., Any], asked: Any, fault: str) -> None:
     with pytest.raises(ValidationError) as caught:
         function(Fake("Hi"), asked)
     assert fault in str(caught.value)

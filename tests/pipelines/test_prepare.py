@@ -105,12 +105,12 @@ def test_an_error_refuses_the_request_before_anybody_is_asked(call: Any, functio
 
 
 @pytest.mark.parametrize("function", [lambda request: None, lambda request: of("Hi"), lambda request: later])
-def test_what_is_no_request_is_named(function: Any) -> None:
+def test_an_invalid_prepared_request_is_named(function: Any) -> None:
     with pytest.raises(ValidationError, match=r"prepare\.1 must be a function that returns a Request"):
         rxllm.generate(Engine(Fake("Hello"), prepare=[brief, function]), "Hi").run()
 
 
-def test_what_is_no_function_is_refused_by_the_engine() -> None:
+def test_an_invalid_function_is_refused_by_the_engine() -> None:
     with pytest.raises(EngineError, match=r"prepare\[0\] must be a function, not 3"):
         Engine(Fake("Hello"), prepare=[3])  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="check must be a function, not None"):
@@ -198,7 +198,7 @@ def test_it_checks_what_those_before_it_have_made() -> None:
 
 
 def test_a_refused_answers_connection_is_closed() -> None:
-    with Loopback(Reply(endless(every=0.01))) as server:
+    with Loopback(Reply(endless())) as server:
         model = rxllm.OpenAIChat(base_url=server.url, api_key="k")
 
         def when_asked(request: Request) -> None:
@@ -287,7 +287,7 @@ def test_a_check_that_fails_at_once_keeps_the_model_from_being_asked() -> None:
     assert (model.requests, calls) == ([], [])
 
 
-def test_what_comes_while_events_are_released_waits_behind_them() -> None:
+def test_an_event_that_comes_while_others_are_released_waits_behind_them() -> None:
     model, check, events = by_hand()
     seen: list[Any] = []
 
@@ -356,7 +356,7 @@ def test_a_subscriber_that_raises_at_a_released_event_closes_the_connection() ->
     async def check(request: Request) -> None:
         await until(lambda: len(held) >= 3)
 
-    with Loopback(Reply(endless(every=0.01))) as server:
+    with Loopback(Reply(endless())) as server:
         model = rxllm.OpenAIChat(base_url=server.url, api_key="k")
         ended = threading.Event()
 

@@ -399,7 +399,7 @@ def test_tools_know_their_call_and_context() -> None:
 # Failures
 
 
-def test_what_the_tools_did_is_kept_where_the_model_then_fails() -> None:
+def test_the_results_of_tools_are_kept_where_the_model_then_fails() -> None:
     failure = AdapterError("authentication_failed")
     events = list(stream_resume(Fake(failure), halted(call("pay")), approvals={"c1": True}, tools=TOOLS))
     assert events[-2] == ErrorEvent(failure)

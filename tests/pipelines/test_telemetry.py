@@ -154,7 +154,7 @@ def test_leaving_after_the_last_word_is_not_cancelling() -> None:
     }
 
 
-def test_what_is_refused_before_it_is_sent_starts_no_call() -> None:
+def test_a_request_that_is_refused_before_it_is_sent_starts_no_call() -> None:
     engine, told = watched(Fake("Hi"))
     with pytest.raises(rxllm.ValidationError):
         rxllm.generate(engine, []).run()
@@ -407,7 +407,7 @@ def test_durations_on_an_event_loop_cover_the_stream() -> None:
     assert (first.seconds, finished.seconds) == pytest.approx((3.0, 5.0), abs=0.01)
 
 
-def test_neither_what_was_asked_nor_what_was_answered_is_told() -> None:
+def test_neither_questions_nor_answers_are_told() -> None:
     look = tool(name="look", handler=lambda arguments: "my result")
     engine, told = watched(Fake(ToolCall("c1", "look", {"at": "my argument"}), "my answer"), tools=(look,))
     rxllm.chat(engine, [rxllm.system("my system"), rxllm.user("my question")], api_key="my-secret-key").run()

@@ -93,7 +93,7 @@ def test_a_turn_that_pauses_goes_on_by_itself():
     ]
 
 
-def test_what_a_server_tool_found_goes_back_also_through_json():
+def test_the_result_of_a_server_tool_goes_back_also_through_json():
     with Loopback(reply(SEARCH, begin(1, **RESULT) + stop(1), HI, finish())) as server:
         result = rxllm.chat(model(server), "Hi").run()
         rxllm.chat(model(server), from_json(to_json(result.thread), Thread) + rxllm.user("More")).run()

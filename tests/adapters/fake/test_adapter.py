@@ -261,7 +261,7 @@ def test_a_script_that_means_nothing_is_refused_when_it_is_made(make: Any) -> No
         (("txet", "a"), "a tuple must start with one of text, thinking, .*, finish; put several pieces in a list$"),
     ],
 )
-def test_what_is_no_piece_is_told_what_it_might_be(piece: Any, remedy: str) -> None:
+def test_an_invalid_piece_is_told_what_it_might_be(piece: Any, remedy: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Fake(["a", piece])
     assert re.match(re.escape(f"{piece!r} is not a valid script item; ") + ".*" + remedy, caught.value.message)
