@@ -13,7 +13,7 @@ from rxllm.adapters.anthropic import Anthropic
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import ProviderPart, Thread
-from tests.adapters.anthropic.test_decoder import (
+from tests.adapters.anthropic.support import (
     CALL_A,
     END,
     HI,

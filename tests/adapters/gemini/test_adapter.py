@@ -8,26 +8,16 @@ import pytest
 
 import rxllm
 from rxllm import Engine, TextDelta, generate, stream_generate
-from rxllm.adapters.gemini import Gemini
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk, chat_finish
 from rxllm.values import Thread
-from tests.adapters.gemini.test_decoder import HI, STOP, call, data, sse
+from tests.adapters.gemini.support import HI, MODEL, STOP, call, data, model, reply, sse
 from tests.closing import assert_closes
 from tests.waiting import until
 
-MODEL = "gemini-3-flash"
 CODE = {"executableCode": {"language": "PYTHON", "code": "1+1"}, "thoughtSignature": "czQ="}
 RESULT = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2\n"}}
-
-
-def model(server: Loopback) -> Engine:
-    return Engine(Gemini(base_url=server.url), model=MODEL, retry=False)
-
-
-def reply(*chunks: Any) -> Reply:
-    return Reply([sse(chunk) for chunk in chunks])
 
 
 @rxllm.tool

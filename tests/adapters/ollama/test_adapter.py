@@ -12,7 +12,7 @@ from rxllm.adapters.ollama import Ollama
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import Thread
-from tests.adapters.ollama.test_decoder import HI, STOP, call, line
+from tests.adapters.ollama.support import HI, STOP, call, line
 from tests.closing import assert_closes
 from tests.waiting import until
 

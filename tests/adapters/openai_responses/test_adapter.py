@@ -15,7 +15,7 @@ from rxllm.adapters.openai_responses import OpenAIResponses
 from rxllm.events import TextDelta
 from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import AdapterError
-from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED, HI, WHOLE, added, done, response, said
+from tests.adapters.openai_responses.support import COMPLETED, CREATED, HI, WHOLE, added, done, response, said
 from tests.closing import assert_closes
 from tests.corpus import VARIABLE
 from tests.waiting import until

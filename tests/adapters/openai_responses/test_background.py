@@ -38,7 +38,7 @@ from tests.adapters.openai_responses.keeping import (
     recorded,
     text,
 )
-from tests.adapters.openai_responses.test_decoder import function, message
+from tests.adapters.openai_responses.support import function, message
 from tests.closing import assert_closes
 from tests.examples import share
 from tests.waiting import until

@@ -19,7 +19,7 @@ from rxllm.adapters.openai_responses.background import BackgroundDecoder
 from rxllm.testing import Simulation, World, simulate, simulate_cancels, simulate_many
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, Request
 from tests.adapters.openai_responses.keeping import AT_ONCE, Keeper, call, engine, number, text
-from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED, response
+from tests.adapters.openai_responses.support import COMPLETED, CREATED, response
 from tests.examples import share
 from tests.waiting import until
 
