@@ -38,6 +38,7 @@ from rxllm.events import (
 )
 from rxllm.testing import strategies
 from rxllm.values import Call, ProviderPart, Response, StepResult, Usage
+from tests.tables import assert_rows
 
 Any_: Any = None
 BAD: list[Any] = [
@@ -104,9 +105,12 @@ def observable(*said: Event) -> Any:
     return Mine()
 
 
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: type(bad).__name__)
 @pytest.mark.parametrize("adapter", [generator, observable])
-def test_a_malformed_event_ends_the_stream_and_the_text_is_kept(adapter: Any, bad: Any) -> None:
+def test_a_malformed_event_ends_the_stream_and_the_text_is_kept(adapter: Any) -> None:
+    assert_rows([(adapter, bad) for bad in BAD], check_ended)
+
+
+def check_ended(adapter: Any, bad: Any) -> None:
     said = (START, TextDelta("Hello"), bad, TextDelta("never"))
     *before, last = played(adapter(*said))
     assert isinstance(last, ErrorEvent)
@@ -153,14 +157,14 @@ def test_it_may_be_the_first(adapter: Any) -> None:
 
 
 @pytest.mark.parametrize("adapter", [generator, observable])
-def test_what_is_open_is_closed_before_it(adapter: Any) -> None:
+def test_open_blocks_are_closed_before_it(adapter: Any) -> None:
     said = played(adapter(START, ToolCallStarted("c", "f"), ToolCallDelta("c", '{"a'), TextDelta(Any_)))
     assert said[3] == ToolCallCompleted("c", "f", {}, '{"a', {"error": "incomplete"})
     assert isinstance(said[-1], ErrorEvent)
     assert len(said) == 5
 
 
-def test_what_is_no_event_ends_an_observable_too() -> None:
+def test_a_value_that_is_no_event_ends_an_observable_too() -> None:
     *before, last = played(observable(START, TextDelta("Hello"), cast(Any, "text")))
     assert before[-1] == TextCompleted("Hello", "block_0")
     assert isinstance(last, ErrorEvent)
@@ -194,9 +198,12 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("bad", [*BAD, None, "text", 5], ids=lambda bad: type(bad).__name__)
 @pytest.mark.parametrize("name", STATES)
-def test_the_fold_is_as_it_was(name: str, bad: Any) -> None:
+def test_the_fold_is_as_it_was(name: str) -> None:
+    assert_rows([(name, bad) for bad in (*BAD, None, "text", 5)], check_unchanged)
+
+
+def check_unchanged(name: str, bad: Any) -> None:
     state = STATES[name]
     after = state.apply_event(bad)
     assert after == state
@@ -209,7 +216,7 @@ def test_the_fold_is_as_it_was(name: str, bad: Any) -> None:
 
 
 @given(strategies.lawful_events, st.lists(st.tuples(st.integers(0, 100), st.sampled_from(BAD)), max_size=5))
-def test_a_fold_is_the_same_without_what_is_malformed(lawful: list[Event], bad: list[tuple[int, Any]]) -> None:
+def test_a_fold_is_the_same_without_malformed_events(lawful: list[Event], bad: list[tuple[int, Any]]) -> None:
     events = list(lawful)
     for place, event in bad:
         events.insert(place % (len(events) + 1), event)
@@ -223,8 +230,11 @@ def _folded(events: list[Event]) -> StreamCollector:
     return state
 
 
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: type(bad).__name__)
-def test_verify_ends_with_it(bad: Any) -> None:
+def test_verify_ends_with_it() -> None:
+    assert_rows([(bad,) for bad in BAD], check_verified)
+
+
+def check_verified(bad: Any) -> None:
     seen: list[Event] = []
     errors: list[Exception] = []
     from_iterable([START, TextDelta("Hello"), bad]).pipe(ops.verify()).subscribe(seen.append, errors.append)

@@ -312,7 +312,7 @@ def test_calls_at_once_share_one_login() -> None:
     token, start = vertex.GoogleToken(Login()), threading.Barrier(8)
 
     def ask_for_it(_: int) -> str:
-        start.wait(20)
+        start.wait()
         return token()
 
     with ThreadPoolExecutor(8) as pool:

@@ -1,12 +1,11 @@
-"""A provider over a loopback, a tenth of whose answers fail. It knows who was asked how often, and when."""
+"""A provider over a loopback, a tenth of whose answers fail. It knows how often each question was asked."""
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rxllm.testing.loopback import DONE, Cut, Loopback, Pause, Reply, Request, chat_chunk, chat_finish
@@ -16,19 +15,22 @@ PROMPT, ANSWER = 1, 6
 
 
 class Provider:
-    """A script for `Loopback`. The question is a number; the answer begins with it."""
+    """A script for `Loopback`. The question is a number; the answer begins with it, and is held while `holds` says."""
 
-    def __init__(self, seconds: float = 0.005) -> None:
-        self.seconds = seconds
+    def __init__(self, holds: Callable[[int], bool] = lambda number: False) -> None:
         self.asked: Counter[int] = Counter()
-        self.begun: list[float] = []
         self.most = 0
+        self._holds = holds
         self._open = 0
+
+    @property
+    def begun(self) -> int:
+        """The number of requests."""
+        return sum(self.asked.values())
 
     def __call__(self, request: Request) -> Reply:
         number = int(request.json["messages"][-1]["content"])
         self.asked[number] += 1
-        self.begun.append(time.monotonic())
         status = refusal(number)
         if status and self.asked[number] == 1:
             return Reply.of_json({"error": {"message": "not now"}}, status)
@@ -39,23 +41,15 @@ class Provider:
         self.most = max(self.most, self._open)
         try:
             yield chat_chunk(f"{number} ")
-            yield Pause(self.seconds)
-            if is_cut(number):
-                yield Cut.FIN
-            yield chat_chunk("is a number")
-            yield chat_finish(usage={"prompt_tokens": PROMPT, "completion_tokens": ANSWER})
-            yield DONE
+            while self._holds(number):
+                yield Pause(0.001)
         finally:
-            self._open -= 1
-
-    def most_in(self, seconds: float) -> int:
-        """Return how many requests came within so many seconds, at the most."""
-        first = most = 0
-        for last, at in enumerate(self.begun):
-            while at - self.begun[first] >= seconds:
-                first += 1
-            most = max(most, last - first + 1)
-        return most
+            self._open -= 1  # before the end, after which the client may ask again
+        if is_cut(number):
+            yield Cut.FIN
+        yield chat_chunk("is a number")
+        yield chat_finish(usage={"prompt_tokens": PROMPT, "completion_tokens": ANSWER})
+        yield DONE
 
 
 def refusal(number: int) -> int | None:

@@ -7,6 +7,7 @@ import builtins
 import inspect
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any, get_overloads
@@ -16,6 +17,7 @@ import pytest
 import rxllm
 from rxllm import Engine, Fake, ToolCall, operators, tool
 from rxllm.values.advice import ADVICE, ANY, codes, filled
+from tests.tables import assert_rows
 
 FAKE = Fake("Hello")
 ENGINE = Engine(FAKE)
@@ -72,9 +74,6 @@ ENTRIES = [
     for names, text in entries.items()
     for name in names.split()
 ]
-each_entry = pytest.mark.parametrize(
-    ("place", "name", "text"), ENTRIES, ids=[f"{place}-{name}" for place, name, _ in ENTRIES]
-)
 
 
 def mistake(place: str, name: str) -> Callable[[], Any]:
@@ -106,14 +105,16 @@ def test_every_place_is_tried_here() -> None:
     assert {name for place, name, _ in ENTRIES if place == "Stream"} == set(NOT_RUN)
 
 
-@pytest.mark.parametrize("place", ADVICE)
-def test_a_name_has_one_piece_of_advice_at_a_place(place: str) -> None:
-    names = [name for there, name, _ in ENTRIES if there == place]
-    assert len(names) == len(set(names))
+def test_a_name_has_one_piece_of_advice_at_a_place() -> None:
+    counts = Counter((place, name) for place, name, _ in ENTRIES)
+    assert [entry for entry, count in counts.items() if count > 1] == []
 
 
-@each_entry
-def test_the_mistake_raises_the_advice(place: str, name: str, text: str) -> None:
+def test_every_mistake_raises_its_advice() -> None:
+    assert_rows(ENTRIES, check_mistake)
+
+
+def check_mistake(place: str, name: str, text: str) -> None:
     with pytest.raises((AttributeError, TypeError, rxllm.LLMError)) as caught:
         mistake(place, name)()
     message = str(caught.value)
@@ -122,16 +123,22 @@ def test_the_mistake_raises_the_advice(place: str, name: str, text: str) -> None
     assert "{name}" not in message
 
 
-@each_entry
-def test_the_code_of_the_advice_parses_and_what_it_names_is_there(place: str, name: str, text: str) -> None:
+def test_the_code_of_every_advice_parses_and_names_only_what_is_there() -> None:
+    assert_rows(ENTRIES, check_codes)
+
+
+def check_codes(place: str, name: str, text: str) -> None:
     for code in codes(filled(text, **words(place, name))):
         check_code(place, code)
     if place in TAKERS and text.isidentifier():
         assert text in options_of(TAKERS[place])
 
 
-@each_entry
-def test_the_advice_names_code_between_backticks_and_the_name_is_not_in_use(place: str, name: str, text: str) -> None:
+def test_advice_has_its_code_between_backticks_and_is_for_names_that_are_not_in_use() -> None:
+    assert_rows(ENTRIES, check_text_and_name)
+
+
+def check_text_and_name(place: str, name: str, text: str) -> None:
     prose = "".join(text.split("`")[::2])
     assert text.count("`") % 2 == 0
     assert "rxllm." not in prose

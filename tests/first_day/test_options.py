@@ -21,6 +21,7 @@ from rxllm.pipelines import ChatOptions, GenerateOptions, ImageOptions, StepOpti
 from rxllm.pipelines.options import UNLIMITED, meanings
 from rxllm.testing import World, simulate
 from rxllm.values import Image
+from tests.tables import assert_rows
 
 FUNCTIONS: dict[Callable[..., Any], type[Any]] = {
     rxllm.generate: GenerateOptions,
@@ -77,11 +78,12 @@ def test_help_says_what_every_option_means(function: Callable[..., Any], options
             assert " ".join(meaning.replace("|", " ").split()) in shown
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [(options, name) for options in (ChatOptions, ImageOptions) for name in options.__annotations__],
-)
-def test_every_option_has_a_meaning_and_a_default(options: type[Any], name: str) -> None:
+@pytest.mark.parametrize("options", [ChatOptions, ImageOptions])
+def test_every_option_has_a_meaning_and_a_default(options: type[Any]) -> None:
+    assert_rows([(options, name) for name in options.__annotations__], check_meaning)
+
+
+def check_meaning(options: type[Any], name: str) -> None:
     meaning, _, default = meanings(options)[name].partition(" Default: ")
     assert len(meaning) > 15
     assert meaning[-1] == "."
@@ -142,10 +144,12 @@ def test_tab_completes_an_option_in_ipython(typed: str, wanted: str, use_jedi: b
 
 
 @pytest.mark.parametrize(("function", "options"), CHATS.items(), ids=lambda value: getattr(value, "__qualname__", ""))
-@pytest.mark.parametrize("name", [name for name in OPTIONS if name not in UNLIMITED])
-def test_an_option_of_none_is_not_set(function: Callable[..., Any], options: type[Any], name: str) -> None:
-    if name not in options.__annotations__:
-        return
+def test_an_option_of_none_is_not_set(function: Callable[..., Any], options: type[Any]) -> None:
+    names = [name for name in OPTIONS if name not in UNLIMITED and name in options.__annotations__]
+    assert_rows([(function, name) for name in names], check_none)
+
+
+def check_none(function: Callable[..., Any], name: str) -> None:
     fake = Fake("Hello")
     argument: Any = {
         rxllm.generate_many: ["Hi"],

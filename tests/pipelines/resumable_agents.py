@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def main(what: str) -> None:
     if what == "ask":
         halted = rxllm.chat(engine(), "Go").run()
         print(serializer.to_json(halted), flush=True)
-        time.sleep(60)  # until it is killed
+        signal.pause()  # until it is killed
     else:
         print(serializer.to_json(answer(serializer.from_json(sys.stdin.read()))))
 

@@ -93,7 +93,7 @@ def test_they_come_as_they_are_made() -> None:
                 return event.result.output_text
         return ""
 
-    assert asyncio.run(asyncio.wait_for(main(), 20)) == "Done."
+    assert asyncio.run(main()) == "Done."
 
 
 def test_an_agent_of_an_agent_has_both_calls_in_its_path() -> None:
@@ -134,7 +134,7 @@ def test_two_agents_of_one_step_run_side_by_side() -> None:
         calls = [ToolCall("a", "ann", {"prompt": "go"}), ToolCall("b", "bob", {"prompt": "go"})]
         return await rxllm.chat(parent(*calls), "Go", tools=[agent("ann"), agent("bob")])
 
-    result = asyncio.run(asyncio.wait_for(main(), 20))
+    result = asyncio.run(main())
     assert [result_text(result, id) for id in "ab"] == ["ann done", "bob done"]
 
 
@@ -200,7 +200,7 @@ def test_the_options_are_those_of_a_chat() -> None:
 # What it uses
 
 
-def test_what_agents_use_is_their_parents_too() -> None:
+def test_the_usage_of_agents_is_their_parents_too() -> None:
     inner = Engine(Fake(["Deep.", Usage(100, 0)])).as_tool(name="inner")
     calls = [ToolCall("x", "inner", {"prompt": "go"}), Usage(10, 0)]
     outer = Engine(Fake(calls, ["Middle.", Usage(20, 0)]), tools=[inner]).as_tool(name="poet")
@@ -271,11 +271,11 @@ def test_a_timeout_of_its_own_bounds_the_approver_that_it_inherits() -> None:
         return "looked"
 
     async def never(call: ToolCall) -> bool:
-        await asyncio.sleep(3600)
+        await asyncio.Event().wait()
         return True
 
     agent = Engine(Fake(ToolCall("y", "look"), "Middle."), tools=[look]).as_tool(name="poet", approve_timeout=0.01)
-    events = list(rxllm.stream(parent(ROSES), "Go", tools=[agent], approve=never).timeout(5))
+    events = list(rxllm.stream(parent(ROSES), "Go", tools=[agent], approve=never))
     nested = [event.event for event in events if isinstance(event, Nested)]
     errors = [event.error for event in nested if isinstance(event, ToolExecutionCompleted)]
     assert [error and error.reason for error in errors] == ["denied"]
@@ -285,7 +285,7 @@ def test_agents_inside_agents_are_bounded() -> None:
     deepest = Engine(Fake("Deep."))
     for _ in range(60):
         deepest = Engine(parent(ROSES, answer="Up."), tools=[deepest.as_tool(name="poet")])
-    events = list(rxllm.stream(deepest, "Go").timeout(20))
+    events = list(rxllm.stream(deepest, "Go"))
     assert events[-1].result.output_text == "Up."  # type: ignore[union-attr]
     nested = [(event.path, event.event) for event in events if isinstance(event, Nested)]
     ends = [(len(path), event.error) for path, event in nested if isinstance(event, ToolExecutionCompleted)]

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,13 +32,15 @@ from rxllm.testing.loopback import (
 )
 from rxllm.tools import AgentTool
 from rxllm.values import EngineError
+from tests.closing import also_next, assert_closed, next_call
 from tests.examples import share
-from tests.runtime.support import assert_prompt, now, until, until_closed
-from tests.runtime.test_back_pressure import CHUNKS, LONG, is_held_back
 from tests.testing.simulated import double, engine_of, is_answered, slowly, with_tools
+from tests.waiting import until
 
 pytestmark = pytest.mark.long
 
+CHUNKS = 6000
+LONG = Reply([*[chat_chunk("x" * 4000)] * CHUNKS, chat_finish(), DONE])
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 
 
@@ -58,8 +61,7 @@ def agent_of(server: Loopback, name: str, *tools: Any, **options: Any) -> AgentT
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_a_dispose_closes_the_connections_of_the_agents_at_once(depth: int) -> None:
-    """The innermost ones stream on: the server sees each of them close within 50 ms."""
-    times: list[float] = []
+    """The innermost ones stream on, and are closed before a next call is answered."""
 
     async def main(server: Loopback, *above: Loopback) -> None:
         agent = agent_of(server, "agent")
@@ -69,33 +71,33 @@ def test_a_dispose_closes_the_connections_of_the_agents_at_once(depth: int) -> N
         events = rxllm.stream(engine_of(above[-1]), "Go", tools=[agent])
         subscription = events.subscribe(seen.append)
         await until(lambda: sum(type(e) is Nested and type(e.event) is TextDelta for e in seen) >= 2**depth)
-        open_connections = [connection for connection in server.connections if connection.closed_at is None]
-        acted = now()
+        connections = list(server.connections)
+        assert len(connections) == 2**depth
         subscription.dispose()
-        for connection in open_connections:
-            await until_closed(connection)
-            times.append(connection.wait_closed() - acted)
         before = len(seen)
-        await asyncio.sleep(0.05)
+        await next_call(server)
+        for connection in connections:
+            assert_closed(connection)
         assert len(seen) == before
 
-    for _ in range(5):
-        with Loopback(lambda request: Reply([chat_chunk("a"), STALL])) as server:
-            with Loopback(asking("agent", "a", "b")) as middle, Loopback(asking("agent", "a", "b")) as top:
-                asyncio.run(main(server, *([middle, top] if depth == 2 else [top])))
-            assert len(server.connections) == 2**depth
-            assert {connection.closed_by for connection in server.connections} == {"client"}
-    assert len(times) == 5 * 2**depth
-    assert_prompt(times)
+    with (
+        Loopback(also_next(Reply([chat_chunk("a"), STALL]))) as server,
+        Loopback(asking("agent", "a", "b")) as middle,
+        Loopback(asking("agent", "a", "b")) as top,
+    ):
+        asyncio.run(main(server, *([middle, top] if depth == 2 else [top])))
 
 
 def test_a_reader_that_is_behind_holds_the_servers_of_the_agents_back() -> None:
+    """The server still has most of the agent's answer, though a whole other one has come on the same loop."""
     with Loopback(LONG) as server:
         agent = Engine(Fake(ToolCall("x", "poet", {"prompt": "go"}), "Done."), tools=[agent_of(server, "poet")])
         parent = Fake(ToolCall("a", "agent", {"prompt": "go"}), "Done.")
         with rxllm.to_iter(rxllm.stream(parent, "Go", tools=[agent.as_tool(name="agent")]), maxsize=8) as events:
             next(event for event in events if isinstance(event, Nested) and isinstance(event.event, TextDelta))
-            assert is_held_back(server)
+            rxllm.generate(engine_of(server), "Hi").run()
+            behind, whole = server.connections
+            assert behind.bytes_sent < 0.6 * whole.bytes_sent
             nested = [event.event for event in events if isinstance(event, Nested) and len(event.path) == 2]
     assert sum(len(event.delta) for event in nested if isinstance(event, TextDelta)) == (CHUNKS - 1) * 4000
 
@@ -127,12 +129,7 @@ async def agents_of_agents(world: World) -> None:
 
 
 async def halting_and_going_on(world: World) -> None:
-    @tool(name="double", approval=True)
-    async def approved(x: int) -> int:
-        """Double a number."""
-        await asyncio.sleep(0.5)
-        return 2 * x
-
+    approved = replace(double, approval=True)
     agent = engine_of(world.serve(with_tools), tools=[approved]).as_tool(name="double", schema=SCHEMA)
     engine = engine_of(world.serve(with_tools), tools=[agent])
     halted = await world.cancellable(rxllm.chat(engine, "?"))
@@ -167,7 +164,7 @@ def counts() -> tuple[int, int, int, int]:
 
 @tool
 async def wait() -> str:
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
     return "waited"
 
 
@@ -201,7 +198,7 @@ def test_many_runs_leave_nothing_behind(how: str) -> None:
         )
         subscription.dispose()
 
-    asyncio.run(asyncio.wait_for(counted(run, share(250)), 90))
+    asyncio.run(counted(run, share(250)))
 
 
 # A real model

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from rxllm import ChatResult, serializer
-from tests.programs import python
+from tests.programs import SECONDS, python
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).with_name("resumable_agents.py"))
@@ -22,7 +22,7 @@ def killed_after_its_first_line(*arguments: str) -> str:
     with process.stdout:
         line = process.stdout.readline()
         process.kill()
-    assert process.wait(20) < 0
+    assert process.wait(SECONDS) < 0
     return line
 
 

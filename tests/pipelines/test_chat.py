@@ -21,6 +21,7 @@ from rxllm.events import (
 )
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Message
+from tests.waiting import turns
 
 
 @tool
@@ -406,9 +407,8 @@ def test_a_subscriber_that_raises_gets_it_once_in_every_step(failure: Exception,
             ended.set()
 
         stream(["Let me", call("double", x=1)], "2").subscribe(on_next, on_error)
-        await asyncio.wait_for(ended.wait(), 5)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await ended.wait()
+        await turns()
 
     asyncio.run(main())
     assert (errors, after) == ([failure], [])

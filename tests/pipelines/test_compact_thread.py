@@ -51,6 +51,7 @@ from rxllm.values import Call, TokenCount, estimated_tokens, unanswered
 from tests.examples import examples, share
 from tests.pipelines.conversations import conversations
 from tests.testing.simulated import engine_of, slowly
+from tests.waiting import turns, until
 
 LONG = "word " * 40  # 54 tokens with its message
 OLD = (system("Be brief."), user(LONG), assistant(LONG), user("And?"), assistant("Then."), user("Why?"))
@@ -133,7 +134,7 @@ def test_usage_that_comes_as_a_raw_chunk_counts_too() -> None:
 
 @given(conversations(min_exchanges=1), st.integers(1, 200), st.integers(1, 3))
 @settings(max_examples=examples(50))
-def test_what_is_sent_is_lawful_and_the_last_exchanges_are_as_they_were(
+def test_a_compacted_thread_is_lawful_and_its_last_exchanges_are_as_they_were(
     messages: list[Message], at: int, keep: int
 ) -> None:
     model, summaries = Fake("Because."), summarizer()
@@ -183,7 +184,7 @@ def test_the_steps_of_a_chat_share_it() -> None:
     assert result.usage == SPENT
 
 
-def test_passing_the_limit_again_sums_up_the_summary_and_what_followed() -> None:
+def test_passing_the_limit_again_sums_up_the_summary_and_later_messages() -> None:
     model, summaries = Fake(lambda request: LONG), summarizer()
     engine = engine_with(model, summaries, at=120)
     result = rxllm.chat(engine, Thread(OLD)).run()
@@ -271,7 +272,7 @@ def test_an_answer_that_begins_again_is_told_again() -> None:
     assert of(*events).pipe(ops.to_response()).run().usage == SPENT
 
 
-def test_what_is_spent_on_an_answer_that_never_begins_is_in_its_error() -> None:
+def test_the_cost_of_an_answer_that_never_begins_is_in_its_error() -> None:
     model = Fake(AdapterError("authentication_failed"))
     with pytest.raises(AdapterError) as caught:
         rxllm.generate(engine_with(model, summarizer()), Thread(OLD)).run()
@@ -297,7 +298,7 @@ def test_any_function_of_prepare_may_tell_in_this_way() -> None:
 @pytest.mark.parametrize(
     "notes", [{"metadata": [1]}, {"event": "found"}, {"event": rxllm.TextDelta("x")}, {"usage": 3}]
 )
-def test_what_it_cannot_tell_is_refused(notes: Any) -> None:
+def test_invalid_notes_of_a_prepared_request_are_refused(notes: Any) -> None:
     with pytest.raises(ValidationError, match=f"{next(iter(notes))} must be"):
         Prepared(Request(), **notes)
     with pytest.raises(ValidationError, match=r"prepare\.0 must be a function that returns a Request"):
@@ -410,10 +411,9 @@ def test_many_summaries_that_fail_or_are_cancelled_leave_nothing() -> None:
             with pytest.raises(AdapterError):
                 await rxllm.generate(failing, Thread(OLD))
             subscription = rxllm.stream(stuck, Thread(OLD)).subscribe()
-            await asyncio.sleep(0)
+            await turns(1)
             subscription.dispose()
-        await asyncio.sleep(0.01)
-        assert len(asyncio.all_tasks()) == 1
+        await until(lambda: len(asyncio.all_tasks()) == 1)
         assert threading.active_count() <= threads
 
     asyncio.run(main())

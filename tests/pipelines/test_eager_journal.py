@@ -11,6 +11,7 @@ from rxllm import ChatResult, Engine, Fake, Tool, ToolCall, tool
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, Event, StepRestarted, TextDelta, ToolExecutionStarted
 from rxllm.runtime import EagerJournal, RecallingJournal
+from rxllm.testing import World, simulate
 from tests.operators.journal import Entry, KeepingJournal, MemoryJournal
 
 RAN: list[str] = []
@@ -38,22 +39,40 @@ def chat(model: Any, *tools: Tool, journal: Any, **options: Any) -> rxllm.Stream
     return rxllm.stream(model, "Hi", tools=tools, **options).pipe(ops.journaled(journal), ops.verify())
 
 
+def played(events: rxllm.Stream[Any]) -> Any:
+    """The last of `events` in virtual time: a tool ends before the model's next word, however slow the machine is."""
+
+    async def app(world: World) -> Any:
+        return await events
+
+    return simulate(app, faults=()).value
+
+
+def entries_at(text: str, events: rxllm.Stream[Event], journal: KeepingJournal) -> list[Entry]:
+    """The entries of `journal` when the model says `text`, where `events` are left."""
+
+    async def app(world: World) -> list[Entry]:
+        async with rxllm.to_async_iter(events) as items:
+            async for event in items:
+                if says(event, text):
+                    return list(journal.entries)
+        raise AssertionError(f"the model did not say {text!r}")
+
+    return simulate(app, faults=()).value
+
+
 def crashed(**flags: Any) -> list[Entry]:
     """The entries of a journal whose process dies when the model has said its second sentence."""
     RAN.clear()
     journal = KeepingJournal()
-    with rxllm.to_iter(chat(Fake(TURN), looking(**flags), journal=journal)) as events:
-        for event in events:
-            if says(event, "Second. "):
-                return list(journal.entries)
-    raise AssertionError("there was no second sentence")
+    return entries_at("Second. ", chat(Fake(TURN), looking(**flags), journal=journal), journal)
 
 
 def recovered(entries: list[Entry], model: Any = None, **flags: Any) -> tuple[ChatResult, KeepingJournal]:
     """The end of a second run that starts with these entries, and its journal."""
     RAN.clear()
     journal = KeepingJournal(entries)
-    result = chat(model or Fake("Done."), looking(**flags), journal=journal).pipe(ops.to_chat_result()).run()
+    result = played(chat(model or Fake("Done."), looking(**flags), journal=journal).pipe(ops.to_chat_result()))
     return result, journal
 
 
@@ -65,7 +84,7 @@ def test_the_journals_of_these_tests_have_the_methods_they_need() -> None:
 def test_a_journal_that_cannot_keep_events_runs_them_after_the_response() -> None:
     RAN.clear()
     journal = MemoryJournal()
-    chat(Fake([CALL, ("delay", 0.02), "Hm."], "Done."), looking(), journal=journal).run()
+    played(chat(Fake([CALL, ("delay", 0.02), "Hm."], "Done."), looking(), journal=journal))
     assert journal.log == ["answered", "begin look", "finish", "answered"]
 
 
@@ -107,7 +126,7 @@ def test_a_response_that_was_recorded_is_replayed_as_it_is() -> None:
     RAN.clear()
     journal = KeepingJournal()
     model = Fake(["First. ", CALL, ("delay", 0.02), "Second."], "Done.")
-    first = chat(model, looking(), journal=journal).pipe(ops.to_chat_result()).run()
+    first = played(chat(model, looking(), journal=journal).pipe(ops.to_chat_result()))
     assert (RAN, first.steps[0].response.output_text) == (["look"], "First. Second.")
     model = Fake("Never.")
     second, again = recovered(journal.entries, model)
@@ -119,10 +138,10 @@ def test_a_failed_response_is_replayed_without_its_tools() -> None:
     RAN.clear()
     journal = KeepingJournal()
     model = Fake(["First. ", CALL, ("delay", 0.05), ("error", "provider_unavailable")])
-    first = chat(model, looking(), journal=journal).pipe(ops.to_chat_result()).run()
+    first = played(chat(model, looking(), journal=journal).pipe(ops.to_chat_result()))
     assert (RAN, first.halted_reason, first.steps[0].tool_results) == (["look"], "error", ())
     model, again = Fake("Never."), KeepingJournal(journal.entries)
-    events = list(chat(model, looking(), journal=again))
+    events = played(chat(model, looking(), journal=again).to_list())
     assert any(isinstance(event, ErrorEvent) for event in events)
     assert not any(isinstance(event, ToolExecutionStarted) for event in events)
     assert (RAN, model.requests, again.left) == (["look"], [], 0)
@@ -140,7 +159,7 @@ def test_the_calls_of_a_discarded_attempt_are_voided() -> None:
     RAN.clear()
     journal = KeepingJournal()
     engine = restarting(FAILING, ["Again. ", CALL, ("delay", 0.02), "Second."], ["Done."])
-    events = list(chat(engine, looking(), journal=journal))
+    events = played(chat(engine, looking(), journal=journal).to_list())
     assert sum(isinstance(event, StepRestarted) for event in events) == 1
     assert RAN == ["look", "look"]
     result, again = recovered(journal.entries, restarting(["Never."]))
@@ -152,13 +171,7 @@ def test_a_crash_in_the_second_attempt_keeps_what_the_first_has_done() -> None:
     RAN.clear()
     journal = KeepingJournal()
     engine = restarting(FAILING, ["Again. ", ("delay", 60)])
-    entries: list[Entry] = []
-    with rxllm.to_iter(chat(engine, looking(), journal=journal)) as events:
-        for event in events:
-            if says(event, "Again. "):
-                entries = list(journal.entries)
-                break
-    result, again = recovered(entries)
+    result, again = recovered(entries_at("Again. ", chat(engine, looking(), journal=journal), journal))
     assert (RAN, result.output_text, again.left) == ([], "Done.", 0)
 
 
@@ -166,7 +179,7 @@ def test_a_response_that_is_disposed_leaves_nothing() -> None:
     RAN.clear()
     journal = KeepingJournal()
     events = chat(Fake(TURN), looking(), journal=journal)
-    events.take_while(lambda event: not says(event, "Second. ")).run()
+    played(events.take_while(lambda event: not says(event, "Second. ")))
     assert [kind for kind, _, _ in journal.entries] == ["kept", "begin", "finish", "void", "kept"]
     assert KeepingJournal(journal.entries).left == 0
 
@@ -174,7 +187,7 @@ def test_a_response_that_is_disposed_leaves_nothing() -> None:
 def test_agents_wait_for_the_response() -> None:
     agent = dataclasses.replace(Engine(Fake("Inner.")).as_tool(name="agent"), eager=True)
     model = Fake([ToolCall("c0", "agent", {"prompt": "Go"}), ("delay", 0.02), "Outer."], "Done.")
-    kinds = [type(event) for event in chat(model, agent, journal=KeepingJournal())]
+    kinds = [type(event) for event in played(chat(model, agent, journal=KeepingJournal()).to_list())]
     assert kinds.index(ToolExecutionStarted) > kinds.index(rxllm.MessageCompleted)
 
 
@@ -183,7 +196,7 @@ def test_after_a_crash_a_recorded_response_wins_over_its_kept_beginning() -> Non
     RAN.clear()
     journal = KeepingJournal()
     turn = ["First. ", CALL, ("delay", 0.02), "Second. ", ToolCall("c1", "look", {}, "{}")]
-    first = chat(Fake(turn, "Done."), looking(), journal=journal).pipe(ops.to_chat_result()).run()
+    first = played(chat(Fake(turn, "Done."), looking(), journal=journal).pipe(ops.to_chat_result()))
     kinds = [kind for kind, _, _ in journal.entries]
     result, again = recovered(journal.entries[: kinds.index("response") + 1])
     assert [len(message.tool_calls) for message in result.thread] == [0, 2, 0, 0, 0]

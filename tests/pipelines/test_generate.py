@@ -33,6 +33,7 @@ from rxllm.events import (
 from rxllm.runtime import RetryPolicy, Stream
 from rxllm.testing.marbles import record
 from rxllm.values import Call, Progress
+from tests.waiting import turns
 
 RICH = [
     ("thinking", "hm"),
@@ -394,7 +395,7 @@ def test_an_iterator_of_requests_serves_every_subscription() -> None:
         ([{"role": "human", "content": "hi"}], 0, "requests.0.role must be one of .*, not 'human'"),
     ],
 )
-def test_what_is_no_request_raises_at_the_call_and_is_named(asked: Any, index: int, said: str) -> None:
+def test_an_invalid_request_raises_at_the_call_and_is_named(asked: Any, index: int, said: str) -> None:
     with pytest.raises(rxllm.ValidationError, match=said) as caught:
         rxllm.generate_many(Fake("Hi"), asked)
     assert (caught.value.reason, caught.value.errors[0][0][:2]) == ("invalid_thread", ("requests", index))
@@ -412,13 +413,13 @@ def test_one_request_is_not_many(alone: Any) -> None:
 
 
 @pytest.mark.parametrize("none", [None, 5, print])
-def test_what_is_no_list_of_requests_raises_at_the_call(none: Any) -> None:
+def test_anything_but_a_list_of_requests_raises_at_the_call(none: Any) -> None:
     with pytest.raises(rxllm.ValidationError, match="requests must be a list or other iterable, not ") as caught:
         rxllm.generate_many(Fake("Hi"), none)
     assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", ("requests",))
 
 
-def test_what_an_iterator_of_requests_raises_comes_back_as_it_is() -> None:
+def test_the_error_of_an_iterator_of_requests_comes_back_as_it_is() -> None:
     def broken() -> Iterator[str]:
         yield "a"
         raise TypeError("mine")
@@ -453,9 +454,8 @@ def test_a_subscriber_that_raises_gets_it_once(ordered: bool) -> None:
         source = rxllm.generate_many(Fake([("delay", 0.001), "Hi"]), ["a", "b", "c"], ordered=ordered, concurrency=1)
         ended = asyncio.Event()
         source.subscribe(refuse, lambda error: (errors.append(error), ended.set()))
-        await asyncio.wait_for(ended.wait(), 5)
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await ended.wait()
+        await turns()
 
     asyncio.run(main())
     assert errors == [failure]

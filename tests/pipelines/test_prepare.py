@@ -21,6 +21,7 @@ from rxllm import operators as ops
 from rxllm.testing.loopback import Loopback, Reply, endless
 from rxllm.testing.marbles import record
 from rxllm.values import EngineError
+from tests.waiting import turns, until, wait_until
 
 REFUSAL = ValidationError("invalid_request", "the question is not allowed")
 
@@ -104,12 +105,12 @@ def test_an_error_refuses_the_request_before_anybody_is_asked(call: Any, functio
 
 
 @pytest.mark.parametrize("function", [lambda request: None, lambda request: of("Hi"), lambda request: later])
-def test_what_is_no_request_is_named(function: Any) -> None:
+def test_an_invalid_prepared_request_is_named(function: Any) -> None:
     with pytest.raises(ValidationError, match=r"prepare\.1 must be a function that returns a Request"):
         rxllm.generate(Engine(Fake("Hello"), prepare=[brief, function]), "Hi").run()
 
 
-def test_what_is_no_function_is_refused_by_the_engine() -> None:
+def test_an_invalid_function_is_refused_by_the_engine() -> None:
     with pytest.raises(EngineError, match=r"prepare\[0\] must be a function, not 3"):
         Engine(Fake("Hello"), prepare=[3])  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="check must be a function, not None"):
@@ -141,11 +142,11 @@ def test_a_model_that_prepares_for_another_is_a_call_of_its_own() -> None:
 
 
 async def passing(request: Request) -> None:
-    await asyncio.sleep(0.01)
+    await turns()
 
 
 async def failing(request: Request) -> None:
-    await asyncio.sleep(0.01)
+    await turns()
     raise REFUSAL
 
 
@@ -153,18 +154,21 @@ def test_the_answer_is_held_back_until_the_check_has_passed() -> None:
     order: list[str] = []
 
     async def check(request: Request) -> None:
-        await asyncio.sleep(0.05)
+        await until(lambda: "answered" in order)
         order.append("checked")
 
-    engine = Engine(Fake(["Hel", "lo"]), prepare=[alongside(check)])
+    answered = ops.tap(lambda event: order.append("answered"), rxllm.MessageCompleted)
+    engine = Engine(Fake(["Hel", "lo"]), prepare=[alongside(check)], operators=[answered])
     for text in rxllm.stream_generate(engine, "Hi").pipe(ops.text()):
         order.append(text)
-    assert order == ["checked", "Hel", "lo"]
+    assert order == ["answered", "checked", "Hel", "lo"]
 
 
 def test_an_answer_that_is_slower_than_the_check_comes_as_it_comes() -> None:
-    engine = Engine(Fake([("delay", 0.05), "Hel", ("delay", 0.05), "lo"]), prepare=[alongside(passing)])
-    assert list(rxllm.stream_generate(engine, "Hi").pipe(ops.text())) == ["Hel", "lo"]
+    check = alongside(lambda request: timer(3.0).pipe(rx_ops.ignore_elements()))
+    engine = Engine(Fake([("delay", 5.0), "Hel", ("delay", 5.0), "lo"]), prepare=[check])
+    notes = record(TestScheduler(), lambda: rxllm.stream_generate(engine, "Hi").pipe(ops.text()))
+    assert notes == [(5, "next", "Hel"), (10, "next", "lo"), (10, "end", None)]
 
 
 def test_a_check_that_raises_ends_the_call_and_nothing_of_it_is_seen() -> None:
@@ -194,11 +198,11 @@ def test_it_checks_what_those_before_it_have_made() -> None:
 
 
 def test_a_refused_answers_connection_is_closed() -> None:
-    with Loopback(Reply(endless(every=0.01))) as server:
+    with Loopback(Reply(endless())) as server:
         model = rxllm.OpenAIChat(base_url=server.url, api_key="k")
 
         def when_asked(request: Request) -> None:
-            server.wait_requests(1, 10.0)
+            server.wait_requests(1)
             raise REFUSAL
 
         async def check(request: Request) -> None:
@@ -206,7 +210,7 @@ def test_a_refused_answers_connection_is_closed() -> None:
 
         with pytest.raises(ValidationError, match="not allowed"):
             rxllm.generate(Engine(model, model="m", prepare=[alongside(check)]), "Hi", retry=False).run()
-        server.connections[0].wait_closed(10.0)
+        server.connections[0].wait_closed()
         assert server.connections[0].closed_by == "client"
 
 
@@ -283,7 +287,7 @@ def test_a_check_that_fails_at_once_keeps_the_model_from_being_asked() -> None:
     assert (model.requests, calls) == ([], [])
 
 
-def test_what_comes_while_events_are_released_waits_behind_them() -> None:
+def test_an_event_that_comes_while_others_are_released_waits_behind_them() -> None:
     model, check, events = by_hand()
     seen: list[Any] = []
 
@@ -317,12 +321,11 @@ def test_a_check_on_another_thread_neither_loses_nor_reorders_events() -> None:
     model.say(*first)
     thread = threading.Thread(target=check.on_completed)
     thread.start()
-    assert released.wait(10.0)
+    wait_until(released.is_set)
     model.say(*second)
     model.answer.on_completed()
-    thread.join(timeout=20.0)
-    assert not thread.is_alive()
-    assert ended.wait(10.0)
+    thread.join()
+    assert ended.is_set()
     assert deltas(seen) == first + second
 
 
@@ -348,11 +351,12 @@ def test_a_subscriber_that_raises_at_a_released_event_ends_the_call_once(at: int
 
 def test_a_subscriber_that_raises_at_a_released_event_closes_the_connection() -> None:
     errors: list[Exception] = []
+    held: list[Event] = []
 
     async def check(request: Request) -> None:
-        await asyncio.sleep(0.3)
+        await until(lambda: len(held) >= 3)
 
-    with Loopback(Reply(endless(every=0.01))) as server:
+    with Loopback(Reply(endless())) as server:
         model = rxllm.OpenAIChat(base_url=server.url, api_key="k")
         ended = threading.Event()
 
@@ -360,10 +364,11 @@ def test_a_subscriber_that_raises_at_a_released_event_closes_the_connection() ->
             errors.append(error)
             ended.set()
 
-        events = rxllm.stream_generate(Engine(model, model="m", prepare=[alongside(check)]), "Hi", retry=False)
+        engine = Engine(model, model="m", prepare=[alongside(check)], operators=[ops.tap(held.append)])
+        events = rxllm.stream_generate(engine, "Hi", retry=False)
         events.subscribe(lambda event: 1 / 0, on_error)
-        assert ended.wait(10.0)
-        server.connections[0].wait_closed(10.0)
+        wait_until(ended.is_set)
+        server.connections[0].wait_closed()
     assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
@@ -403,14 +408,14 @@ def test_of_two_checks_the_one_that_fails_disposes_of_the_other() -> None:
 
 
 @pytest.mark.parametrize("place", ["function", "check"])
-@pytest.mark.parametrize("seconds", [0.0, 0.05])
-def test_a_disposed_call_cancels_what_prepares_it(place: str, seconds: float) -> None:
+@pytest.mark.parametrize("count", [1, 50])
+def test_a_disposed_call_cancels_what_prepares_it(place: str, count: int) -> None:
     model = Fake([("delay", 30), "Hello"])
     cancelled: list[str] = []
 
     async def wait(request: Request) -> Request:
         try:
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         except asyncio.CancelledError:
             cancelled.append(place)
             raise
@@ -423,10 +428,11 @@ def test_a_disposed_call_cancels_what_prepares_it(place: str, seconds: float) ->
         for function in (wait, plain):
             prepare = [function if place == "function" else alongside(function)]
             subscription = rxllm.stream_generate(Engine(model, prepare=prepare), "Hi").subscribe()
-            await asyncio.sleep(seconds)
+            await turns(count)
             subscription.dispose()
             subscription.dispose()
-        await asyncio.sleep(0.05)
+        await until(lambda: len(cancelled) >= 2)
+        await turns()
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -436,7 +442,7 @@ def test_a_disposed_call_cancels_what_prepares_it(place: str, seconds: float) ->
     assert len(model.requests) == (2 if place == "check" else 0)
 
 
-def test_what_is_disposed_of_before_it_began_leaves_no_coroutine_behind(recwarn: Any) -> None:
+def test_a_function_that_is_disposed_of_before_it_began_leaves_no_coroutine_behind(recwarn: Any) -> None:
     def plain(request: Request) -> Any:
         return later(request)
 

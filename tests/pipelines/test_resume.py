@@ -43,6 +43,7 @@ from rxllm.events import (
 from rxllm.pipelines import resume, stream_resume
 from tests.examples import examples
 from tests.laws import scripts
+from tests.waiting import wait_until
 
 RUNS: list[str] = []
 
@@ -398,7 +399,7 @@ def test_tools_know_their_call_and_context() -> None:
 # Failures
 
 
-def test_what_the_tools_did_is_kept_where_the_model_then_fails() -> None:
+def test_the_results_of_tools_are_kept_where_the_model_then_fails() -> None:
     failure = AdapterError("authentication_failed")
     events = list(stream_resume(Fake(failure), halted(call("pay")), approvals={"c1": True}, tools=TOOLS))
     assert events[-2] == ErrorEvent(failure)
@@ -522,16 +523,16 @@ def test_disposing_ends_the_tools_that_run() -> None:
     async def wait() -> None:
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             cancelled.set()
 
     waiting = rxllm.chat(Fake(call("wait")), "Hi", tools=[wait]).run()
     fake = Fake("never asked")
     subscription = stream_resume(fake, waiting, approvals={"c1": True}, tools=[wait]).subscribe()
-    assert begun.wait(10)
+    wait_until(begun.is_set)
     subscription.dispose()
-    assert cancelled.wait(10)
+    wait_until(cancelled.is_set)
     assert fake.requests == []
 
 

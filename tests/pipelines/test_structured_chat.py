@@ -15,7 +15,8 @@ from rxllm import operators as ops
 from tests.examples import examples
 from tests.laws import scripts
 from tests.laws.scripts import fake as scripted
-from tests.laws.test_laws import AT_ONCE
+
+AT_ONCE = rxllm.RetryPolicy(max_attempts=2, base_delay=0.0, jitter=0.0)
 
 
 @dataclass

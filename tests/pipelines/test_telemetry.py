@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 from typing import Any
@@ -32,6 +31,7 @@ from rxllm.telemetry import (
     ToolFinished,
     ToolStarted,
 )
+from rxllm.testing import World, simulate
 from rxllm.testing.marbles import record
 from rxllm.values import Call
 
@@ -154,7 +154,7 @@ def test_leaving_after_the_last_word_is_not_cancelling() -> None:
     }
 
 
-def test_what_is_refused_before_it_is_sent_starts_no_call() -> None:
+def test_a_request_that_is_refused_before_it_is_sent_starts_no_call() -> None:
     engine, told = watched(Fake("Hi"))
     with pytest.raises(rxllm.ValidationError):
         rxllm.generate(engine, []).run()
@@ -395,20 +395,19 @@ def test_without_observers_nothing_stands_in_the_way(monkeypatch: pytest.MonkeyP
     assert rxllm.chat(Fake("Hello"), "Hi").run().output_text == "Hello"
 
 
-def test_durations_on_a_real_loop_cover_the_stream() -> None:
-    engine, told = watched(Fake([("delay", 0.02), "Hi"]))
-
-    async def main() -> None:
+def test_durations_on_an_event_loop_cover_the_stream() -> None:
+    async def app(world: World) -> list[Telemetry]:
+        engine, told = watched(Fake([("delay", 3.0), "Hi", ("delay", 2.0)]))
         await rxllm.generate(engine, "Hi")
+        return told
 
-    asyncio.run(main())
-    first, finished = told[1:]
+    _, first, finished = simulate(app, faults=()).value
     assert isinstance(first, FirstToken)
     assert isinstance(finished, CallFinished)
-    assert 0.02 <= first.seconds <= finished.seconds < 5
+    assert (first.seconds, finished.seconds) == pytest.approx((3.0, 5.0), abs=0.01)
 
 
-def test_neither_what_was_asked_nor_what_was_answered_is_told() -> None:
+def test_neither_questions_nor_answers_are_told() -> None:
     look = tool(name="look", handler=lambda arguments: "my result")
     engine, told = watched(Fake(ToolCall("c1", "look", {"at": "my argument"}), "my answer"), tools=(look,))
     rxllm.chat(engine, [rxllm.system("my system"), rxllm.user("my question")], api_key="my-secret-key").run()

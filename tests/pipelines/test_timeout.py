@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
@@ -31,6 +30,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.runtime import Stream, retrying
+from rxllm.testing import World, simulate
 from rxllm.testing.marbles import record
 from rxllm.values import Call
 
@@ -108,18 +108,21 @@ def test_a_custom_adapter_is_held_to_it() -> None:
 
 
 def test_an_async_generator_is_ended() -> None:
-    ended = threading.Event()
+    ended: list[str] = []
 
     async def slow(request: Request, call: Call) -> Any:
         try:
             yield TextDelta("Hel")
-            await asyncio.sleep(30)
+            await asyncio.Event().wait()
         finally:
-            ended.set()
+            ended.append("slow")
 
-    answer = generate(slow, "Hi", timeout=0.3).run()
+    async def app(world: World) -> Any:
+        return await generate(slow, "Hi", timeout=5)
+
+    answer = simulate(app, faults=()).value
     assert (answer.output_text, type(answer.error)) == ("Hel", StreamError)
-    assert ended.wait(5)
+    assert ended == ["slow"]
 
 
 def test_each_response_of_a_chat_has_its_own() -> None:

@@ -13,7 +13,7 @@ from rxllm.adapters.anthropic import Anthropic
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import ProviderPart, Thread
-from tests.adapters.anthropic.test_decoder import (
+from tests.adapters.anthropic.support import (
     CALL_A,
     END,
     HI,
@@ -26,7 +26,8 @@ from tests.adapters.anthropic.test_decoder import (
     stop,
     tool_use,
 )
-from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
+from tests.closing import assert_closes
+from tests.waiting import until
 
 THINKING = (
     begin(0, type="thinking", thinking="", signature="")
@@ -92,7 +93,7 @@ def test_a_turn_that_pauses_goes_on_by_itself():
     ]
 
 
-def test_what_a_server_tool_found_goes_back_also_through_json():
+def test_the_result_of_a_server_tool_goes_back_also_through_json():
     with Loopback(reply(SEARCH, begin(1, **RESULT) + stop(1), HI, finish())) as server:
         result = rxllm.chat(model(server), "Hi").run()
         rxllm.chat(model(server), from_json(to_json(result.thread), Thread) + rxllm.user("More")).run()
@@ -121,13 +122,11 @@ def test_an_answer_of_no():
     assert (caught.value.reason, caught.value.code) == ("authentication_failed", "authentication_error")
 
 
-def test_a_call_that_is_left_is_closed():
-    async def act(server: Loopback) -> float:
+def test_a_call_that_is_left_is_closed_at_once():
+    async def leave(server: Loopback) -> None:
         events: list[Any] = []
         subscription = stream_generate(model(server), "Hi").subscribe(events.append)
-        await until(lambda: bool(events) and isinstance(events[-1], TextDelta))
-        acted = now()
+        await until(lambda: any(isinstance(event, TextDelta) for event in events))
         subscription.dispose()
-        return acted
 
-    assert_prompt(close_times(on_loop(act), STALLED))
+    assert_closes(leave, STALLED)

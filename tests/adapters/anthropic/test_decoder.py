@@ -3,8 +3,6 @@
 Where a docstring says "the SDK", it is what anthropic 2.12 does with the same bytes.
 """
 
-from typing import Any
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -40,49 +38,30 @@ from rxllm.values import (
     ToolCallPart,
     Usage,
 )
+from tests.adapters.anthropic.support import (
+    CALL_A,
+    END,
+    HI,
+    MESSAGE,
+    PING,
+    START,
+    TEXT,
+    begin,
+    delta,
+    finish,
+    frame,
+    json_of,
+    stop,
+    tool_use,
+)
 from tests.wire.lawful import lawful
 
 STARTED = MessageStarted(Message("assistant", metadata={"id": "r1", "model": "m"}))
-TEXT = {"type": "text", "text": ""}
 
 
-def frame(type: str, **rest: Any) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (type.encode(), msgspec.json.encode({"type": type, **rest}))
-
-
-def begin(index: int, **block: Any) -> bytes:
-    return frame("content_block_start", index=index, content_block=block)
-
-
-def delta(index: int, kind: str, **rest: Any) -> bytes:
-    return frame("content_block_delta", index=index, delta={"type": kind, **rest})
-
-
-def stop(index: int) -> bytes:
-    return frame("content_block_stop", index=index)
-
-
-def finish(reason: str | None = "end_turn", usage: Any = None, **rest: Any) -> bytes:
-    return frame("message_delta", delta={"stop_reason": reason, **rest}, usage=usage)
-
-
-def tool_use(index: int, id: str = "a", **rest: Any) -> bytes:
-    return begin(index, type="tool_use", id=id, name="f", input={}, **rest)
-
-
-def json_of(index: int, text: str) -> bytes:
-    return delta(index, "input_json_delta", partial_json=text)
-
-
-MESSAGE = {"id": "r1", "model": "m", "content": [], "stop_reason": None}
-START = frame("message_start", message=MESSAGE)
-PING = frame("ping")
-END = frame("message_stop")
-HI = begin(0, **TEXT) + delta(0, "text_delta", text="Hi") + stop(0)
 SAID = [STARTED, TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0")]
 SECOND = [TextDelta("Hi", "block_1"), TextCompleted("Hi", "block_1")]  # in the second block
 CALL = ToolCall("a", "f", {"x": 1}, '{"x": 1}')
-CALL_A = tool_use(0) + json_of(0, '{"x": 1}') + stop(0)
 
 
 def decode(*reads: bytes):

@@ -21,7 +21,7 @@ from rxllm.collector import StreamCollector, is_server
 from rxllm.events import Event, RawChunk
 from rxllm.testing import chunkings, cut
 from rxllm.values import Message, ProviderPart, Response, SourcePart, ThinkingPart, ToolCall, user
-from tests.adapters.anthropic.test_request import asked
+from tests.adapters.anthropic.sdk import asked
 from tests.corpus import Recording, recordings
 from tests.wire.lawful import apart, lawful
 

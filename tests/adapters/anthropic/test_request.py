@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
@@ -39,51 +37,11 @@ from rxllm.values import (
     tool_result,
     user,
 )
-
-pydantic = pytest.importorskip("pydantic")
-params = pytest.importorskip("anthropic.types.beta.message_create_params")
+from tests.adapters.anthropic.sdk import MODEL, asked, body, built, check, pydantic
 
 HERE = "http://localhost:8080/v1"
-MODEL = "claude-sonnet-4-5"
 SIGNED = ThinkingPart("hm", "sig", {"provider": "anthropic", "type": "thinking"})
 ADD = tool(name="add", description="Adds", schema={"properties": {"x": {"type": "integer"}}}, handler=lambda _: None)
-
-
-def built(request: Request, **options: Any) -> Any:
-    return Anthropic(api_key="k", **options).build(request, Call())
-
-
-def body(request: Request, base_url: str | None = None) -> dict[str, Any]:
-    said = msgspec.json.decode(built(request, base_url=base_url).content)
-    check(said)
-    return said
-
-
-def check(said: dict[str, Any]) -> None:
-    """The SDK's types are those of a later version of the API, which has no temperature."""
-    kind = params.MessageCreateParamsStreaming
-    assert said.keys() <= kind.__annotations__.keys() | params.MessageCreateParamsBase.__annotations__.keys() | {
-        "temperature"
-    }
-    consume(types().validate_python(said))
-
-
-@cache
-def types() -> Any:
-    return pydantic.TypeAdapter(params.MessageCreateParamsStreaming)
-
-
-def consume(held: Any) -> None:
-    # Pydantic validates an Iterable only as it is read.
-    if isinstance(held, Mapping):
-        held = list(cast(Mapping[str, Any], held).values())
-    if isinstance(held, list | tuple | Iterator) or type(held).__name__ == "ValidatorIterator":
-        for each in cast(list[Any], held):
-            consume(each)
-
-
-def asked(*messages: Message, model: str = MODEL, **fields: Any) -> dict[str, Any]:
-    return body(Request(messages, model, **fields))
 
 
 def turns(*messages: Message) -> list[dict[str, Any]]:
@@ -370,11 +328,11 @@ ROUNDS = st.lists(st.tuples(ASKED, st.sampled_from([assistant("a"), CALLED])), m
 @given(ASKED, ROUNDS, ASKED, st.booleans())
 def test_a_longer_thread_keeps_what_was_sent_before_each_answer(first: Any, rounds: Any, last: Any, native: bool):
     thread, earlier = [system("A"), *first, user("u")], list[tuple[Any, list[Any]]]()
-    for asked, answer in [*rounds, (last, assistant("end"))]:
+    for questions, answer in [*rounds, (last, assistant("end"))]:
         said = instructed(*thread, system_entries=native)
         earlier.append((said["system"], said["messages"]))
-        results = [tool_result("c", "1")] if answer is CALLED else [] if asked else [user("more")]
-        thread += [answer, *asked, *results]
+        results = [tool_result("c", "1")] if answer is CALLED else [] if questions else [user("more")]
+        thread += [answer, *questions, *results]
     said = instructed(*thread, system_entries=native)
     for system_text, turns in earlier:
         assert (said["system"], said["messages"][: len(turns)]) == (system_text, turns)

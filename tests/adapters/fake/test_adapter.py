@@ -42,6 +42,7 @@ from rxllm import (
     user,
 )
 from rxllm.adapters.fake import _WORDS
+from tests.waiting import turns, until, wait_until
 from tests.wire.lawful import apart, lawful
 
 START = MessageStarted(Message("assistant"))
@@ -260,7 +261,7 @@ def test_a_script_that_means_nothing_is_refused_when_it_is_made(make: Any) -> No
         (("txet", "a"), "a tuple must start with one of text, thinking, .*, finish; put several pieces in a list$"),
     ],
 )
-def test_what_is_no_piece_is_told_what_it_might_be(piece: Any, remedy: str) -> None:
+def test_an_invalid_piece_is_told_what_it_might_be(piece: Any, remedy: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Fake(["a", piece])
     assert re.match(re.escape(f"{piece!r} is not a valid script item; ") + ".*" + remedy, caught.value.message)
@@ -314,16 +315,19 @@ def test_real_delays_without_a_loop() -> None:
             done, heard = threading.Event(), list[str]()
             call = generate(Fake([("delay", pause), "Hel", ("delay", pause), "lo"]), "Hi")
             call.subscribe(lambda response, to=heard: to.append(response.output_text), on_completed=done.set)
-            assert done.wait(5)
+            wait_until(done.is_set)
             assert heard == ["Hello"]
 
 
 def test_the_end_of_the_loop_ends_a_delay_as_it_ends_a_call() -> None:
     errors: list[Exception] = []
 
+    events: list[Event] = []
+
     async def main() -> None:
-        stream_generate(Fake(["Hel", ("delay", 60), "lo"]), "Hi").subscribe(on_error=errors.append)
-        await asyncio.sleep(0.01)
+        stream_generate(Fake(["Hel", ("delay", 60), "lo"]), "Hi").subscribe(events.append, errors.append)
+        await until(lambda: any(isinstance(event, TextDelta) for event in events))
+        await turns()
 
     asyncio.run(main())
     assert errors == [StreamError("cancelled", "the event loop ended the call")]

@@ -8,25 +8,16 @@ import pytest
 
 import rxllm
 from rxllm import Engine, TextDelta, generate, stream_generate
-from rxllm.adapters.gemini import Gemini
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk, chat_finish
 from rxllm.values import Thread
-from tests.adapters.gemini.test_decoder import HI, STOP, call, data, sse
-from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
+from tests.adapters.gemini.support import HI, MODEL, STOP, call, data, model, reply, sse
+from tests.closing import assert_closes
+from tests.waiting import until
 
-MODEL = "gemini-3-flash"
 CODE = {"executableCode": {"language": "PYTHON", "code": "1+1"}, "thoughtSignature": "czQ="}
 RESULT = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2\n"}}
-
-
-def model(server: Loopback) -> Engine:
-    return Engine(Gemini(base_url=server.url), model=MODEL, retry=False)
-
-
-def reply(*chunks: Any) -> Reply:
-    return Reply([sse(chunk) for chunk in chunks])
 
 
 @rxllm.tool
@@ -90,13 +81,11 @@ def test_an_answer_of_no():
     assert caught.value.reason == "authentication_failed"
 
 
-def test_a_call_that_is_left_is_closed():
-    async def act(server: Loopback) -> float:
+def test_a_call_that_is_left_is_closed_at_once():
+    async def leave(server: Loopback) -> None:
         events: list[Any] = []
         subscription = stream_generate(model(server), "Hi").subscribe(events.append)
-        await until(lambda: bool(events) and isinstance(events[-1], TextDelta))
-        acted = now()
+        await until(lambda: any(isinstance(event, TextDelta) for event in events))
         subscription.dispose()
-        return acted
 
-    assert_prompt(close_times(on_loop(act), Reply([sse(HI), STALL])))
+    assert_closes(leave, Reply([sse(HI), STALL]))

@@ -15,12 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxllm.adapters.gemini.decoder import GeminiDecoder
-from rxllm.collector import StreamCollector
 from rxllm.events import (
-    Event,
     FileAdded,
     MessageCompleted,
-    MessageStarted,
     PartAdded,
     RawChunk,
     SourceAdded,
@@ -33,55 +30,16 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.testing import cut
-from rxllm.values import AdapterError, Message, ProviderPart, Response, StreamError, TextPart, ThinkingPart, Usage
+from rxllm.values import AdapterError, ProviderPart, StreamError, TextPart, ThinkingPart, Usage
+from tests.adapters.gemini.support import HI, STARTED, STOP, call, data, decode, said, sse, text
 from tests.wire.lawful import lawful
-
-STARTED = MessageStarted(Message("assistant", metadata={"id": "r1", "model": "m"}))
-
-
-def data(parts: Any = None, finish: Any = None, **rest: Any) -> dict[str, Any]:
-    candidate: dict[str, Any] = {} if parts is None else {"content": {"parts": parts, "role": "model"}}
-    candidate |= {} if finish is None else {"finishReason": finish}
-    return {"candidates": [candidate | rest.pop("candidate", {})], "responseId": "r1", "modelVersion": "m", **rest}
-
-
-def sse(*chunks: Any) -> bytes:
-    return b"".join(b"data: %b\r\n\r\n" % msgspec.json.encode(chunk) for chunk in chunks)
 
 
 def array(*chunks: Any) -> bytes:
     return b"[" + b"\n,\r\n".join(msgspec.json.format(msgspec.json.encode(chunk)) for chunk in chunks) + b"\n]"
 
 
-def text(said: str) -> dict[str, Any]:
-    return data([{"text": said}])
-
-
-def call(name: str | None, args: Any = None, **rest: Any) -> dict[str, Any]:
-    called = {"name": name, "args": args, **rest}
-    return {"functionCall": {name: held for name, held in called.items() if held is not None}}
-
-
-HI = text("Hi")
-STOP = data([{"text": ""}], "STOP")
 SAID = [STARTED, TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0")]
-
-
-def decode(*reads: bytes) -> list[Event]:
-    decoder = GeminiDecoder()
-    events = [event for read in reads for event in decoder.feed(read)]
-    return events + decoder.close()
-
-
-def said(body: bytes) -> tuple[list[Event], Response[Any]]:
-    """The events but for the last, and the response that they fold to, however the body is cut."""
-    events = decode(body)
-    lawful(events)
-    assert decode(*(bytes([each]) for each in body)) == events
-    state = StreamCollector()
-    for event in events:
-        state = state.apply_event(event)
-    return events[:-1], state.to_response()
 
 
 def assert_says_hi(body: bytes) -> None:

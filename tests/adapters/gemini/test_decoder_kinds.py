@@ -10,7 +10,7 @@ from rxllm.adapters.gemini.decoder import FINISH_REASONS, GeminiDecoder, sources
 from rxllm.adapters.gemini.frames import Candidate
 from rxllm.events import MessageStarted, RawChunk, TextDelta
 from rxllm.values import AdapterError, FinishReason
-from tests.adapters.gemini.test_decoder import HI, STOP, data, said, sse
+from tests.adapters.gemini.support import HI, STOP, data, said, sse
 
 
 def test_every_finish_reason_of_the_sdk_has_a_meaning():

@@ -10,7 +10,7 @@ from rxllm.adapters.gemini.decoder import GeminiDecoder
 from rxllm.adapters.gemini.frames import to_usage
 from rxllm.events import ErrorEvent
 from rxllm.values import Usage
-from tests.adapters.gemini.test_decoder import data, said, sse
+from tests.adapters.gemini.support import data, said, sse
 
 
 def test_the_counters():

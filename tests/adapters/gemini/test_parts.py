@@ -15,8 +15,7 @@ from rxllm.events import PartAdded, TextDelta, ToolCallCompleted, ToolCallDelta,
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import Loopback
 from rxllm.values import ProviderPart, ThinkingPart, Thread
-from tests.adapters.gemini.test_adapter import model, reply
-from tests.adapters.gemini.test_decoder import HI, STARTED, STOP, call, data, said, sse
+from tests.adapters.gemini.support import HI, STARTED, STOP, call, data, model, reply, said, sse
 
 SERVER = {"server": True}
 ASKED = {**call("weather", {"id": "x", "city": "Oslo"}, id="m1"), "thoughtSignature": "czE="}

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from rxllm.adapters.local.tools import CallDecoder
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.events import ErrorEvent, Event, MessageCompleted, TextDelta, ToolCallCompleted, ToolCallDelta
 from rxllm.values import Message, Request, ToolCall, user
+from tests.tables import assert_rows
 from tests.wire.lawful import lawful
 
 CALL = '{\n  "name": "add", "arguments": {"a": {"b": "}}"}}\n}'
@@ -35,8 +34,11 @@ def events(data: bytes, request: Request | None = None) -> list[Event]:
     return made
 
 
-@pytest.mark.parametrize("step", range(1, 60))
-def test_a_call_in_pieces_of_any_size(step: int) -> None:
+def test_a_call_in_pieces_of_any_size() -> None:
+    assert_rows([(step,) for step in range(1, 60)], check_pieces)
+
+
+def check_pieces(step: int) -> None:
     made = events(body(CALL, step=step))
     (completed,) = (event for event in made if isinstance(event, ToolCallCompleted))
     assert completed == ToolCallCompleted("call_0", "add", {"a": {"b": "}}"}}, '{"a": {"b": "}}"}}')

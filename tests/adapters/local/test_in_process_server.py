@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 from rxllm.adapters.local import server
 from rxllm.adapters.local.server import Server, serve
 from rxllm.values import EngineError
+from tests.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -24,17 +23,22 @@ def _no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_callers_at_the_same_time_share_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started: list[Path] = []
+    asked: list[Any] = []
+
+    class Servers(dict[Any, Any]):
+        def setdefault(self, key: Any, default: Any = None) -> Any:
+            asked.append(key)
+            return super().setdefault(key, default)
 
     def start(path: Path, n_ctx: int) -> Server:
         started.append(path)
-        time.sleep(0.05)
+        wait_until(lambda: len(asked) >= 8)  # it starts for as long as there are callers to come
         return Server("http://one", True)
 
+    monkeypatch.setattr(server, "_servers", Servers())
     monkeypatch.setattr(server, "_start", start)
-    gate = threading.Barrier(8, timeout=30)
 
     def call(_: Any) -> Server:
-        gate.wait()
         return serve(tmp_path / "a", 8192)
 
     with ThreadPoolExecutor(8) as pool:

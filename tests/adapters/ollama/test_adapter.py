@@ -12,8 +12,9 @@ from rxllm.adapters.ollama import Ollama
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import Thread
-from tests.adapters.ollama.test_decoder import HI, STOP, call, line
-from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
+from tests.adapters.ollama.support import HI, STOP, call, line
+from tests.closing import assert_closes
+from tests.waiting import until
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
@@ -76,13 +77,11 @@ def test_an_answer_of_no(status: int, body: Any, expected: str):
     assert error.message.partition(" (http")[0].removesuffix(" (ollama, model m)") == body["error"]
 
 
-def test_a_call_that_is_left_is_closed():
-    async def act(server: Loopback) -> float:
+def test_a_call_that_is_left_is_closed_at_once():
+    async def leave(server: Loopback) -> None:
         events: list[Any] = []
         subscription = stream_generate(model(server), "Hi").subscribe(events.append)
-        await until(lambda: bool(events) and isinstance(events[-1], TextDelta))
-        acted = now()
+        await until(lambda: any(isinstance(event, TextDelta) for event in events))
         subscription.dispose()
-        return acted
 
-    assert_prompt(close_times(on_loop(act), Reply([HI, STALL], headers=NDJSON)))
+    assert_closes(leave, Reply([HI, STALL], headers=NDJSON))

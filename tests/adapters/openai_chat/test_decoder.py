@@ -1,14 +1,11 @@
 """Sixteen awkward streams that were seen in the wild, and what is said of each; and that no cut changes it."""
 
-from typing import Any
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
-from rxllm.collector import StreamCollector
 from rxllm.events import (
     ErrorEvent,
     MessageCompleted,
@@ -23,28 +20,12 @@ from rxllm.events import (
 )
 from rxllm.testing import cut
 from rxllm.values import AdapterError, Message, StreamError, ToolCall
+from tests.adapters.openai_chat.support import DONE, HI, STOP, call, calls, chunk, decode, said
 from tests.wire.lawful import lawful
 
-DONE = b"data: [DONE]\n\n"
 STARTED = MessageStarted(Message("assistant", metadata={"id": "r1", "model": "m"}))
 
 
-def chunk(delta: Any = None, finish: str | None = None, **rest: Any) -> bytes:
-    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
-    data = {"id": "r1", "model": "m", "object": "chat.completion.chunk", "choices": choices, **rest}
-    return b"data: %b\n\n" % msgspec.json.encode(data)
-
-
-def call(index: int | None, id: str | None, name: str | None, arguments: Any) -> dict[str, Any]:
-    return {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
-
-
-def calls(*entries: dict[str, Any]) -> bytes:
-    return chunk({"tool_calls": list(entries)})
-
-
-HI = chunk({"content": "Hi"})
-STOP = chunk({}, "stop")
 SAID = [STARTED, TextDelta("Hi", "block_0"), TextCompleted("Hi", "block_0")]
 SECOND = [TextDelta("Hi", "block_1"), TextCompleted("Hi", "block_1")]  # in the second block
 TWO_CALLS = (ToolCall("a", "f", {"x": 1}, '{"x":1}'), ToolCall("b", "f", {"x": 2}, '{"x":2}'))
@@ -57,22 +38,6 @@ TWO_CALLS_DELTAS = [
     ToolCallCompleted("a", "f", {"x": 1}, '{"x":1}'),
     ToolCallCompleted("b", "f", {"x": 2}, '{"x":2}'),
 ]
-
-
-def decode(*reads: bytes):
-    decoder = ChatDecoder()
-    events = [event for read in reads for event in decoder.feed(read)]
-    return events + decoder.close()
-
-
-def said(body: bytes):
-    """The events but for the last, and the response that they fold to."""
-    events = decode(body)
-    lawful(events)
-    state = StreamCollector()
-    for event in events:
-        state = state.apply_event(event)
-    return events[:-1], state.to_response()
 
 
 def assert_says_hi(body: bytes) -> None:

@@ -15,8 +15,7 @@ from rxllm.events import ToolCallDelta
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import Call, Message, Request, Thread, Tool, ToolCall, user
-from tests.adapters.openai_chat.test_decoder import DONE, HI, STOP, call, calls, chunk, said
-from tests.adapters.openai_chat.test_whole_answers import sources, whole
+from tests.adapters.openai_chat.support import DONE, HI, STOP, call, calls, chunk, said, sources, whole
 
 SIGNED = {"google": {"thought_signature": "c2ln"}}
 CUSTOM: Any = {"openai": {"type": "custom"}}

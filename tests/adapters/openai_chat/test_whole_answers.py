@@ -6,26 +6,8 @@ from typing import Any
 
 import msgspec
 
-from rxllm.adapters.openai_chat.decoder import ChatDecoder
-from rxllm.collector import StreamCollector
-from rxllm.values import AdapterError, FilePart, Response, SourcePart
-from tests.adapters.openai_chat.test_decoder import DONE, HI, STOP, chunk, said
-
-
-def answer(choice: dict[str, Any], **more: Any) -> Response[Any]:
-    body = {"id": "r1", "model": "m", "object": "chat.completion", "choices": [{"index": 0, **choice}], **more}
-    decoder, state = ChatDecoder(), StreamCollector()
-    for event in decoder.feed(msgspec.json.encode(body)) + decoder.close():
-        state = state.apply_event(event)
-    return state.to_response()
-
-
-def whole(message: dict[str, Any], **more: Any) -> Response[Any]:
-    return answer({"message": {"role": "assistant", **message}, "finish_reason": "stop", **more})
-
-
-def sources(response: Response[Any]) -> list[dict[str, Any]]:
-    return [part.source for part in response.message.parts if isinstance(part, SourcePart)]
+from rxllm.values import AdapterError, FilePart, Response
+from tests.adapters.openai_chat.support import DONE, HI, STOP, answer, chunk, said, sources, whole
 
 
 def files(response: Response[Any]) -> list[dict[str, Any]]:

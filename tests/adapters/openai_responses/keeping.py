@@ -11,7 +11,7 @@ from typing import Any
 from rxllm import Engine, Event, stream_generate
 from rxllm.adapters import OpenAIResponses
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, Request
-from tests.adapters.openai_responses.test_decoder import (
+from tests.adapters.openai_responses.support import (
     COMPLETED,
     CREATED,
     HI,

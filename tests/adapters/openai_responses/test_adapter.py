@@ -15,9 +15,10 @@ from rxllm.adapters.openai_responses import OpenAIResponses
 from rxllm.events import TextDelta
 from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import AdapterError
-from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED, HI, WHOLE, added, done, response, said
+from tests.adapters.openai_responses.support import COMPLETED, CREATED, HI, WHOLE, added, done, response, said
+from tests.closing import assert_closes
 from tests.corpus import VARIABLE
-from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
+from tests.waiting import until
 
 REASONS = {
     "nonstreaming_unauthorized_preserves_status_and_body": "authentication_failed",
@@ -121,13 +122,11 @@ def test_a_chat_says_what_was_thought_and_done_to_the_next_turn():
         ]
 
 
-def test_dispose_closes_the_connection_promptly():
-    async def dispose(server: Loopback) -> float:
+def test_a_call_that_is_left_is_closed_at_once():
+    async def leave(server: Loopback) -> None:
         events: list[Any] = []
         subscription = stream_generate(model(server), "Hi").subscribe(events.append)
         await until(lambda: any(isinstance(event, TextDelta) for event in events))
-        acted = now()
         subscription.dispose()
-        return acted
 
-    assert_prompt(close_times(on_loop(dispose), Reply([CREATED, HI, STALL])))
+    assert_closes(leave, Reply([CREATED, HI, STALL]))

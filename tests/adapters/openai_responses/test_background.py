@@ -38,9 +38,10 @@ from tests.adapters.openai_responses.keeping import (
     recorded,
     text,
 )
-from tests.adapters.openai_responses.test_decoder import function, message
+from tests.adapters.openai_responses.support import function, message
+from tests.closing import assert_closes
 from tests.examples import share
-from tests.runtime.support import until
+from tests.waiting import until
 
 BACKGROUND = {"background": True}
 PRIMES = number(text("2, ", "3, ", "5."))
@@ -473,11 +474,10 @@ def test_a_dispose_just_before_the_loop_ends_stops_the_answer() -> None:
         assert keeper.stops == ["r1"]
 
 
-def test_a_dispose_during_a_wait_stops_the_answer() -> None:
+def test_a_dispose_during_a_wait_stops_the_answer(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         subscription = stream_generate(engine(server, retry={"base_delay": 20.0}), "Hi").subscribe()
-        await until(lambda: bool(server.connections) and server.connections[0].closed_at is not None)
-        await asyncio.sleep(0.05)
+        await until(lambda: "asking for the rest in" in caplog.text)
         subscription.dispose()
         await until(lambda: keeper.stops == ["r1"])
 
@@ -533,17 +533,26 @@ def test_a_subscriber_that_raises_stops_the_answer() -> None:
 
 
 def test_a_timeout_of_the_call_stops_the_answer() -> None:
-    with Loopback(keeper := Keeper(PRIMES, [CUT], ends=[STALL])) as server:
-        events = stream_generate(engine(server), "Hi", timeout=0.2).to_list().run()
-        wait_for_stop(keeper, server)
-    assert error_of(events).reason == "timeout"
+    async def timed_out(world: World) -> list[Event]:
+        events = await stream_generate(engine(world.serve(keeper)), "Hi", timeout=5.0).to_list()
+        await until(lambda: keeper.stops == ["r1"])
+        return events
+
+    keeper = Keeper(PRIMES, [CUT], ends=[STALL])
+    run = simulate(timed_out, faults=())
+    assert error_of(run.value).reason == "timeout"
+    assert 5 < run.duration < 8
 
 
 def test_a_silent_connection_is_replaced_after_the_timeout_of_the_adapter() -> None:
-    with Loopback(keeper := Keeper(PRIMES, [CUT], ends=[STALL])) as server:
-        adapter = OpenAIResponses(base_url=server.url, api_key="k", timeout=0.2)
-        events = stream_generate(adapter, "Hi", model="m", options=BACKGROUND, retry=AT_ONCE).to_list().run()
-    assert events == WHOLE
+    async def replaced(world: World) -> list[Event]:
+        adapter = OpenAIResponses(base_url=world.serve(keeper).url, api_key="k", timeout=5.0)
+        return await stream_generate(adapter, "Hi", model="m", options=BACKGROUND, retry=AT_ONCE).to_list()
+
+    keeper = Keeper(PRIMES, [CUT], ends=[STALL])
+    run = simulate(replaced, faults=())
+    assert run.value == WHOLE
+    assert 5 < run.duration < 8
     assert (keeper.gets, keeper.stops) == ([4], [])
 
 
@@ -603,15 +612,14 @@ def test_an_answer_without_times_has_no_gaps_in_its_metadata() -> None:
 # Stops that could be missed
 
 
-def test_a_wait_for_the_rest_uses_the_client() -> None:
+def test_a_wait_for_the_rest_uses_the_client(caplog: pytest.LogCaptureFixture) -> None:
     """A pool without calls may close its client during the wait."""
 
     async def main() -> None:
         adapter = OpenAIResponses(base_url=server.url, api_key="k")
         events = stream_generate(adapter, "Hi", model="m", options=BACKGROUND, retry={"base_delay": 20.0})
         subscription = events.subscribe()
-        await until(lambda: bool(server.connections) and server.connections[0].closed_at is not None)
-        await asyncio.sleep(0.05)
+        await until(lambda: "asking for the rest in" in caplog.text)
         assert pools._loads[adapter._clients.any()].calls == 1
         subscription.dispose()
         await until(lambda: keeper.stops == ["r1"])
@@ -635,19 +643,20 @@ def test_closing_the_adapter_after_a_dispose_does_not_prevent_the_stop() -> None
 
 @pytest.mark.parametrize("chunks", [[b"".join(PRIMES[:3]), STALL], [PRIMES[0][:9], Pause(0.1), PRIMES[0][9:], STALL]])
 def test_a_dispose_before_the_id_stops_the_answer_once_the_id_arrives(chunks: list[Any]) -> None:
-    async def main() -> None:
+    def answer(request: Any) -> Reply:
+        cancels = request.path.endswith("/cancel")
+        return Reply.of_json({"status": "cancelled"}) if cancels else Reply(chunks, before=0.2)
+
+    async def disposed(world: World) -> tuple[list[str], list[Event]]:
+        seen: list[Event] = []
+        server = world.serve(answer)
         subscription = stream_generate(engine(server), "Hi").subscribe(seen.append)
         await until(lambda: len(server.requests) == 1)
         subscription.dispose()
         await until(lambda: len(server.requests) == 2 and server.connections[0].closed_at is not None)
+        return [request.path for request in server.requests], seen
 
-    def answer(request: Any) -> Reply:
-        return Reply(chunks, before=0.2) if len(server.requests) < 2 else Reply.of_json({"status": "cancelled"})
-
-    seen: list[Event] = []
-    with Loopback(answer) as server:
-        asyncio.run(main())
-    paths = [request.path for request in server.requests]
+    paths, seen = simulate(disposed, faults=()).value
     assert [*dict.fromkeys(paths)] == ["/responses", "/responses/r1/cancel"]  # the end of the loop repeats a stop
     assert (paths.count("/responses"), seen) == (1, [])
 
@@ -655,12 +664,10 @@ def test_a_dispose_before_the_id_stops_the_answer_once_the_id_arrives(chunks: li
 def test_a_dispose_is_not_delayed_if_the_server_keeps_no_answer() -> None:
     frames = [part.replace(b'"id":"r1"', b'"id":"r1","background":false') for part in PRIMES]
 
-    async def main() -> None:
+    async def leave(server: Loopback) -> None:
         await stream_generate(engine(server), "Hi").take(1).to_list()
-        await until(lambda: server.connections[0].closed_at is not None)
 
-    with Loopback(Reply([b"".join(frames[:4]), STALL])) as server:
-        asyncio.run(main())
+    assert_closes(leave, Reply([b"".join(frames[:4]), STALL]))
 
 
 def test_a_dispose_before_the_id_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -669,7 +676,6 @@ def test_a_dispose_before_the_id_is_logged(caplog: pytest.LogCaptureFixture, mon
     async def main() -> None:
         subscription = stream_generate(engine(server), "Hi").subscribe()
         await until(lambda: len(server.requests) == 1)
-        await asyncio.sleep(0.05)
         subscription.dispose()
         await until(lambda: "before openai sent the answer's id" in caplog.text)
 

@@ -16,11 +16,12 @@ from rxllm import Event, Stream, StreamCollector, chat, stream, stream_generate,
 from rxllm import operators as ops
 from rxllm.adapters import OpenAIResponses
 from rxllm.adapters.openai_responses.background import BackgroundDecoder
-from rxllm.testing import Simulation, World, simulate_cancels, simulate_many
+from rxllm.testing import Simulation, World, simulate, simulate_cancels, simulate_many
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, Request
 from tests.adapters.openai_responses.keeping import AT_ONCE, Keeper, call, engine, number, text
-from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED, response
+from tests.adapters.openai_responses.support import COMPLETED, CREATED, response
 from tests.examples import share
+from tests.waiting import until
 
 USAGE = {"input_tokens": 3, "output_tokens": 5}
 PRIMES = number(text("2, ", "3, ", "5. ", "7.").removesuffix(COMPLETED) + response("completed", usage=USAGE))
@@ -60,9 +61,10 @@ def test_a_budget_counts_an_answer_once() -> None:
 def test_a_tripped_guard_stops_the_answer() -> None:
     with Loopback(keeper := Keeper(PRIMES, [ENDS[4], ENDS[6] - ENDS[4]], ends=[Cut.RESET, STALL])) as server:
         guarded = engine(server, operators=[ops.guard(lambda text: "prime" if "5" in text else None)])
-        result = rxllm.generate(guarded, "Hi", timeout=5.0).run()
+        result = rxllm.generate(guarded, "Hi").run()
         server.wait_until(lambda: keeper.stops == ["r1"])
     assert result.error is not None
+    assert result.error.reason == "guard_tripped"
 
 
 @pytest.mark.parametrize("cut", [ENDS[1], ENDS[4]])
@@ -79,20 +81,20 @@ def test_the_loser_of_a_race_is_stopped_and_the_winner_is_re_attached() -> None:
         Loopback(winner := Keeper(PRIMES, [ENDS[5]])) as first,
         Loopback(loser := Keeper(PRIMES, [ENDS[1]], ends=[STALL])) as second,
     ):
-        streams = [stream_generate(engine(server), "Hi") for server in (first, second)]
-        result = rxllm.race(delayed(streams[0], second), streams[1]).pipe(ops.to_response()).run()
+        adapter = Watching(base_url=second.url, api_key="k")
+        losing = stream_generate(adapter, "Hi", model="m", options={"background": True}, retry=AT_ONCE)
+        winning = after(lambda: any(decoder.id for decoder in adapter.decoders), stream_generate(engine(first), "Hi"))
+        result = rxllm.race(winning, losing).pipe(ops.to_response()).run()
         second.wait_until(lambda: loser.stops == ["r1"])
     assert result.output_text == "2, 3, 5. 7."
     assert (len(winner.posts), len(winner.gets), winner.stops) == (1, 1, [])
 
 
-def delayed(events: Stream[Event], other: Loopback) -> Stream[Event]:
-    """Return `events`, held back until the server `other` has sent the start of its answer."""
+def after(condition: Callable[[], bool], events: Stream[Event]) -> Stream[Event]:
+    """Return `events`, which are asked for once `condition` holds."""
 
     async def start() -> Any:
-        while not (other.connections and other.connections[0].bytes_sent > ENDS[1]):
-            await asyncio.sleep(0.001)
-        await asyncio.sleep(0.05)
+        await until(condition)
         yield None
 
     return rxllm.from_async_iter(start).flat_map(lambda _: events)
@@ -103,11 +105,17 @@ def test_a_hedge_stops_the_slower_answer() -> None:
         yield ENDS[1]
         yield None
 
-    with Loopback(keeper := Keeper(PRIMES, cuts(), ends=[STALL])) as server:
-        hedged = engine(server, operators=[ops.hedge(after=0.2)])
-        result = rxllm.generate(hedged, "Hi").run()
-        server.wait_until(lambda: keeper.stops == ["r1"])
-    assert (result.output_text, len(keeper.posts), keeper.gets) == ("2, 3, 5. 7.", 2, [])
+    keeper = Keeper(PRIMES, cuts(), ends=[STALL])
+
+    async def hedged(world: World) -> Any:
+        asked = engine(world.serve(keeper), operators=[ops.hedge(after=5.0)])
+        result = await rxllm.generate(asked, "Hi")
+        await until(lambda: keeper.stops == ["r1"])
+        return result
+
+    run = simulate(hedged, faults=())
+    assert 5 < run.duration < 8
+    assert (run.value.output_text, len(keeper.posts), keeper.gets) == ("2, 3, 5. 7.", 2, [])
 
 
 # Agents, two deep

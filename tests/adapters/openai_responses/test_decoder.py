@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
-from rxllm.collector import StreamCollector
 from rxllm.events import (
     ErrorEvent,
     MessageCompleted,
@@ -24,73 +23,30 @@ from rxllm.events import (
 )
 from rxllm.testing import cut
 from rxllm.values import AdapterError, Message, Response, StreamError, ThinkingPart, ToolCall
+from tests.adapters.openai_responses.support import (
+    COMPLETED,
+    CREATED,
+    HI,
+    HI_DONE,
+    WHOLE,
+    added,
+    begun,
+    decode,
+    delta,
+    done,
+    frame,
+    function,
+    message,
+    response,
+    said,
+)
 from tests.wire.lawful import lawful
 
 STARTED = MessageStarted(Message("assistant", metadata={"id": "r1", "model": "m"}))
 SAID = [STARTED, TextDelta("Hi", "m1"), TextCompleted("Hi", "m1")]
 
 
-def frame(type: str, *, event: bool = True, **data: Any) -> bytes:
-    said = msgspec.json.encode({"type": type, **data})
-    return (b"event: %b\n" % type.encode() if event else b"") + b"data: %b\n\n" % said
-
-
-def response(type: str, **data: Any) -> bytes:
-    return frame(f"response.{type}", response={"id": "r1", "model": "m", "status": type, "output": [], **data})
-
-
-def added(index: int, item: Any) -> bytes:
-    return frame("response.output_item.added", output_index=index, item=item)
-
-
-def begun(index: int, id: str, parts: int = 1) -> bytes:
-    """A message with its parts, as OpenAI begins it."""
-    empty = {"type": "output_text", "text": "", "annotations": []}
-    places = [{"output_index": index, "item_id": id, "content_index": place} for place in range(parts)]
-    return added(index, message(id)) + b"".join(
-        frame("response.content_part.added", **place, part=empty) for place in places
-    )
-
-
-def done(index: int, item: Any) -> bytes:
-    return frame("response.output_item.done", output_index=index, item=item)
-
-
-def delta(kind: str, index: int, id: str, text: str, **place: int) -> bytes:
-    first = {"content_index": 0} if kind == "output_text" else {}
-    return frame(f"response.{kind}.delta", output_index=index, item_id=id, delta=text, **{**first, **place})
-
-
-def message(id: str, *texts: str) -> dict[str, Any]:
-    return {"type": "message", "id": id, "content": [{"type": "output_text", "text": text} for text in texts]}
-
-
-def function(id: str, call_id: str, arguments: str) -> dict[str, Any]:
-    return {"type": "function_call", "id": id, "call_id": call_id, "name": "f", "arguments": arguments}
-
-
-CREATED = response("created")
-COMPLETED = response("completed")
-HI = begun(0, "m1") + delta("output_text", 0, "m1", "Hi")
-HI_DONE = done(0, message("m1", "Hi"))
-WHOLE = CREATED + HI + HI_DONE + COMPLETED
 CALLS = (ToolCall("a", "f", {"x": 1}, '{"x":1}'), ToolCall("b", "f", {"x": 2}, '{"x":2}'))
-
-
-def decode(*reads: bytes, **options: Any):
-    decoder = ResponsesDecoder(**options)
-    events = [event for read in reads for event in decoder.feed(read)]
-    return events + decoder.close()
-
-
-def said(body: bytes, **options: Any):
-    """The events but for the last, and the response that they fold to."""
-    events = decode(body, **options)
-    lawful(events)
-    state = StreamCollector()
-    for event in events:
-        state = state.apply_event(event)
-    return events[:-1], state.to_response()
 
 
 def assert_says_hi(body: bytes) -> Response[Any]:

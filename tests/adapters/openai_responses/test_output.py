@@ -9,7 +9,8 @@ from rxllm.adapters._usage_and_metadata import to_usage
 from rxllm.adapters.openai_responses.frames import USAGE
 from rxllm.events import FileAdded, PartAdded, RawChunk, SourceAdded, ThinkingCompleted, ToolCallCompleted, ToolProgress
 from rxllm.values import ProviderPart, TextPart, ThinkingPart, ToolCallPart, Usage
-from tests.adapters.openai_responses.test_decoder import (
+from tests.adapters.openai_responses.support import (
+    CLIENT,
     COMPLETED,
     CREATED,
     HI,
@@ -20,22 +21,16 @@ from tests.adapters.openai_responses.test_decoder import (
     delta,
     done,
     frame,
+    item,
     message,
     response,
     said,
+    whole,
 )
 
 
 def of(kind: type, body: bytes, **options: Any) -> list[Any]:
     return [event for event in decode(CREATED + body + COMPLETED, **options) if isinstance(event, kind)]
-
-
-def item(type: str, **data: Any) -> dict[str, Any]:
-    return {"type": type, "id": "i", **data}
-
-
-def whole(given: dict[str, Any]) -> bytes:
-    return added(0, given) + done(0, given)
 
 
 @pytest.mark.parametrize(
@@ -137,16 +132,6 @@ def test_what_the_provider_does_by_itself(given: dict[str, Any], name: str, argu
     assert (folded.tool_calls, folded.finish_reason) == ((), "stop")
     assert folded.message is not None
     assert ProviderPart("openai", given) in folded.message.parts
-
-
-CLIENT: list[tuple[dict[str, Any], str, dict[str, Any]]] = [
-    (item("custom_tool_call", call_id="c", name="f", input='say "hi"'), "f", {"input": 'say "hi"'}),
-    (item("computer_call", call_id="c", action={"type": "click", "x": 1}), "computer", {"type": "click", "x": 1}),
-    (item("local_shell_call", call_id="c", action={"command": ["ls"]}), "local_shell", {"command": ["ls"]}),
-    (item("shell_call", call_id="c", action={"commands": ["ls"]}), "shell", {"commands": ["ls"]}),
-    (item("apply_patch_call", call_id="c", operation={"path": "p"}), "apply_patch", {"path": "p"}),
-    (item("tool_search_call", arguments={"goal": "g"}, execution="client", call_id="c"), "tool_search", {"goal": "g"}),
-]
 
 
 @pytest.mark.parametrize(("given", "name", "arguments"), CLIENT)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rxllm.events import RawChunk, TextCompleted, ThinkingCompleted
-from tests.adapters.openai_responses.test_decoder import (
+from tests.adapters.openai_responses.support import (
     COMPLETED,
     CREATED,
     added,

@@ -39,8 +39,7 @@ from rxllm.values import (
     tool_result,
     user,
 )
-from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED, said
-from tests.adapters.openai_responses.test_output import CLIENT, item, whole
+from tests.adapters.openai_responses.support import CLIENT, COMPLETED, CREATED, item, said, whole
 from tests.corpus import VARIABLE
 
 HERE = "http://localhost:8080/v1"
