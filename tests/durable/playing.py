@@ -17,7 +17,7 @@ from rxllm.durable.testing import Interposed
 from rxllm.events import ChatCompleted, Event, MessageCompleted, StepCompleted, StepRestarted, TextCompleted, TextDelta
 from tests.durable.chats import ASK, CHATS, MARK, SECRET, line_of
 from tests.durable.kill_points import add, interposed, lines
-from tests.waiting import until_async
+from tests.waiting import until
 
 LEASE = 0.3
 IDEMPOTENT = ("stamp", "approved")
@@ -77,7 +77,7 @@ async def recover(runs: Runs, watching: Runs, id: str, killed_at: float | None) 
     async def goes_on() -> bool:
         return id in runs.produced or (await watching.get(id)).ended_at is not None or bool(await runs.recover())
 
-    await until_async(goes_on)
+    await until(goes_on)
     if killed_at is not None:
         add("waits", f"{time.monotonic() - killed_at}\n")
 

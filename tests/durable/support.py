@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from rxllm import TextDelta, tool
 from rxllm.durable import Runs
 from tests.programs import SECONDS
-from tests.waiting import until_async
+from tests.waiting import until
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def in_loop(main: Callable[[], Awaitable[T]]) -> T:
 
 async def take_over(runs: Runs, id: str) -> None:
     """Recover the run, after its lease expires if the release of the last producer was lost in a slow store."""
-    await until_async(runs.recover, lambda ids: id in ids)
+    await until(runs.recover, lambda ids: id in ids)
 
 
 def gated(*pieces: str | asyncio.Event) -> Callable[[Any, Any], AsyncIterator[TextDelta]]:

@@ -21,7 +21,7 @@ from rxllm.events import Event
 from tests.durable.redis_server import RedisServer
 from tests.durable.support import forked, in_loop
 from tests.durable.working import LEASE, work
-from tests.waiting import PATIENCE, turns, until, until_async
+from tests.waiting import PATIENCE, turns, until
 
 pytestmark = pytest.mark.long
 
@@ -60,7 +60,7 @@ async def seen(runs: Runs, id: str, came: Callable[[int], object] = lambda count
             return False
         return True
 
-    await until_async(has_ended)
+    await until(has_ended)
     return events
 
 

@@ -22,7 +22,7 @@ from rxllm.events import StepCompleted
 from rxllm.pipelines import _call as pipelines_call
 from tests.durable.support import RAN, add, forked, in_loop, take_over
 from tests.durable.working import die_at_once
-from tests.waiting import until, until_async
+from tests.waiting import until
 
 
 async def stopped_in_the_second_step(path: Path, build: Any) -> str:
@@ -226,7 +226,7 @@ async def recovered(path: Path, old: Any, new: Any, *, when: When, input: Any = 
     store = open_store(path)
     async with open_runs(path, {"chat": old}) as runs:
         id = await runs.start("chat", input)
-        records = await until_async(lambda: store.records(id), when)
+        records = await until(lambda: store.records(id), when)
         await runs.cancel(id)
     RAN.clear()
     async with open_runs(path, {"chat": new}) as runs:
@@ -461,7 +461,7 @@ def test_a_changed_description_of_a_tool_changes_nothing(
         store = open_store(path)
         async with open_runs(path, {"chat": old}) as runs:
             id = await runs.start("chat", "Hi")
-            records = await until_async(lambda: store.records(id), when)
+            records = await until(lambda: store.records(id), when)
             await runs.cancel(id)
         monkeypatch.undo()
         RAN.clear()

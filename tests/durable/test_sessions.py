@@ -18,7 +18,7 @@ from rxllm.session import stream_reply, stream_resume
 from tests.durable import talking
 from tests.durable.conftest import MakeStore
 from tests.durable.support import forked, in_loop
-from tests.waiting import until, until_async
+from tests.waiting import until
 
 
 @tool(approval=True)
@@ -53,12 +53,12 @@ async def ended(runs: Runs, id: str) -> None:
         await runs.recover()
         return (await runs.get(id)).ended_at is not None
 
-    await until_async(has_ended)
+    await until(has_ended)
 
 
 async def partial(runs: Runs) -> SavedSession:
     """The session, once it has a part of an answer."""
-    return await until_async(lambda: runs.session("ada"), lambda saved: texts(saved.session)[-1:] == ["llats"])
+    return await until(lambda: runs.session("ada"), lambda saved: texts(saved.session)[-1:] == ["llats"])
 
 
 def test_turn_follows_turn(make_store: MakeStore) -> None:
@@ -331,7 +331,7 @@ def test_a_turn_that_was_killed_can_be_left_as_it_is(make_store: MakeStore) -> N
                 await runs.cancel(run)
                 return await runs.session("ada")
 
-            saved = await until_async(cancelled, lambda saved: saved.run is None)
+            saved = await until(cancelled, lambda saved: saved.run is None)
             assert texts(saved.session) == ["stall", "llats"]
 
     in_loop(main)

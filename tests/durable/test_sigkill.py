@@ -16,7 +16,7 @@ from rxllm.durable import Runs, _sqlite, open_runs
 from rxllm.events import Event, Nested, StepCompleted, StepRestarted, TextDelta
 from tests.durable import crashing, kill_points
 from tests.durable.support import forked
-from tests.waiting import until_async
+from tests.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -64,7 +64,7 @@ async def recovered(runs: Runs) -> None:
     async def is_taken() -> bool:
         return bool(await runs.recover()) or (await runs.get("run")).status == "completed"
 
-    await until_async(is_taken)
+    await until(is_taken)
 
 
 def seconds_of_lease(folder: Path) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import rxllm
 from rxllm.adapters import OpenAIResponses
 from rxllm.durable import open_runs
-from tests.waiting import until_async
+from tests.waiting import until
 
 LEASE = 0.4
 ID = "run"
@@ -49,6 +49,6 @@ def produce(pipe: object, url: str, path: str) -> None:
                 await runs.recover()
                 return (await runs.get(ID)).ended_at is not None
 
-            await until_async(has_ended)
+            await until(has_ended)
 
     asyncio.run(main())

@@ -14,7 +14,7 @@ from typing import Any
 import rxllm
 from rxllm import Fake, ToolCall, tool
 from rxllm.durable import open_runs
-from tests.waiting import turns, until_async
+from tests.waiting import turns, until
 
 LEASE = 1.0
 
@@ -85,7 +85,7 @@ def work_beside_killer(pipe: Connection, path: str) -> None:
     async def main() -> None:
         async with open_runs(path, {"chat": build_chat, "killer": build_killer}, lease=0.3) as runs:
             with runs.recover(every=0.02).subscribe():
-                await until_async(runs.list, lambda all: all and None not in [run.ended_at for run in all])
+                await until(runs.list, lambda all: all and None not in [run.ended_at for run in all])
 
     asyncio.run(main())
     pipe.send(logged)
@@ -99,7 +99,7 @@ def die_at_once(pipe: Connection, path: str) -> None:
 
     async def main() -> None:
         async with open_runs(path, {"chat": kill}, lease=0.2) as runs:
-            await until_async(runs.recover)
+            await until(runs.recover)
             await asyncio.Event().wait()
 
     asyncio.run(main())
