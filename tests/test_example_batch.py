@@ -16,7 +16,7 @@ from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat, chat_c
 from tests.programs import EXAMPLES, python
 from tests.waiting import PATIENCE, wait_until
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 BATCH = str(EXAMPLES / "batch.py")
 

@@ -41,7 +41,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("name", TESTS)
 def test_its_own_tests_pass(python: Path, name: str) -> None:
     command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{name}"]
@@ -52,7 +52,7 @@ def test_its_own_tests_pass(python: Path, name: str) -> None:
     assert "failed" not in output
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_it_is_found_by_its_names(python: Path) -> None:
     code = "import rxllm; print(rxllm.Engine.from_model('bedrock:m').adapter, rxllm.Engine('bedrock-mantle:m').adapter)"
     assert run([str(python), "-c", code], python.parents[2]).split() == [

@@ -22,7 +22,7 @@ from tests.programs import EXAMPLES
 from tests.waiting import PATIENCE, pauses, until, wait_until
 from tests.web.chats import Page, approval, text_of
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 ORDER = {"index": 0, "id": "c1", "function": {"name": "order", "arguments": '{"item": "pizza", "amount": 2}'}}
 LINES = 40

@@ -11,7 +11,7 @@ from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat
 from tests.operators.test_veto_on_wires import of_chat, pieces_of
 from tests.programs import EXAMPLES, python
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 PROGRAM = str(EXAMPLES / "dictated_file.py")
 

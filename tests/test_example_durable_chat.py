@@ -17,7 +17,7 @@ from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat, chat_c
 from tests.programs import EXAMPLES, SECONDS
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 CALL = {"index": 0, "id": "c0", "function": {"name": "roll", "arguments": '{"sides": 6}'}}
 

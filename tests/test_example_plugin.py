@@ -122,14 +122,14 @@ def run(command: list[str], folder: Path) -> str:
     return finished.stdout
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_its_own_tests_pass(python: Path) -> None:
     output = run([str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"], python.parents[2] / "plugin")
     assert " passed" in output
     assert "failed" not in output
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_it_is_found_and_a_broken_one_beside_it_hurts_nobody(python: Path) -> None:
     adapter, cited, *failed, last = run([str(python), "-c", USED], python.parents[2]).splitlines()
     assert (adapter, cited, last) == ("Cohere", "[]", "All is well.")

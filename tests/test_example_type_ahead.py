@@ -125,7 +125,7 @@ def test_the_stand_ins_answer() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_in_a_pipe_each_line_is_a_question_and_the_lanes_are_plain_lines() -> None:
     finished = python(str(EXAMPLES / "type_ahead.py"), input="Why?\nHow?\n")
     assert (finished.returncode, finished.stderr) == (0, "")

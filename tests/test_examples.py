@@ -9,7 +9,7 @@ import pytest
 
 from tests.programs import python
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 

@@ -23,13 +23,13 @@ def test_every_room_is_in_a_layer() -> None:
     assert rooms == {name for row in house_page.layers() for name in row}
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_every_file_says_in_one_line_what_it_holds() -> None:
     lines = {str(path): house_page.first_line(path) for path in MODULES}
     assert {path: line for path, line in lines.items() if not 10 < len(line) <= 120} == {}
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_no_two_files_say_the_same() -> None:
     lines = [house_page.first_line(path) for path in MODULES]
     assert sorted(lines) == sorted(set(lines))
@@ -89,7 +89,7 @@ LOOK_INSIDE = {"tests/benchmarks", "tests/laws", "tests/live", "docs/pictures"}
 """They measure, judge or draw what no room shows."""
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_tests_import_only_what_is_private_in_their_own_room() -> None:
     """``tests/web`` may import ``rxllm.web._codec``, others may not; ``test_keys.py`` belongs to ``rxllm.keys``."""
     found: dict[str, str] = {}

@@ -9,7 +9,7 @@ import pytest
 from tests.notebooks import FOLDER, executed
 from tests.test_docs import anchors
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 notebooks = pytest.mark.parametrize("path", sorted(FOLDER.glob("*.ipynb")), ids=lambda path: path.stem)
 

@@ -487,7 +487,7 @@ async def leave(seen: Seen, number: int) -> None:
     subscription.dispose()
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_no_span_is_open_after_many_disposals() -> None:
     seen = Seen(exporter=Discarding())
 
@@ -500,7 +500,7 @@ def test_no_span_is_open_after_many_disposals() -> None:
     seen.close()
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_no_span_is_open_after_disposals_from_another_thread() -> None:
     """An agent that begins at the same moment may end after its tool, but in the same trace."""
     seen = Seen()

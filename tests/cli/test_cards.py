@@ -56,7 +56,7 @@ def answer(text: str, size: int = 30) -> Reply:
     return Reply([frame.replace(b'"loopback"', b'"gpt-4o"') if isinstance(frame, bytes) else frame for frame in frames])
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_an_answer_is_markdown_with_the_model_the_tokens_and_the_cost_below(columns: int) -> None:
     with (
@@ -75,7 +75,7 @@ def test_an_answer_is_markdown_with_the_model_the_tokens_and_the_cost_below(colu
     assert any(fact.startswith("cost 0.0") for fact in facts)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("columns", [40, 80])
 def test_lines_break_between_words(columns: int) -> None:
     with Loopback(answer(LONG)) as server, Terminal(
@@ -87,7 +87,7 @@ def test_lines_break_between_words(columns: int) -> None:
     assert {*text.split()} == words
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(("columns", "rows"), [(40, 10), (80, 24), (120, 50)])
 def test_a_long_answer_is_there_once_and_in_order(columns: int, rows: int) -> None:
     frames = [frame for piece in LONG.split(" ") for frame in (chat_chunk(f"{piece} "), Pause(0.002))]
@@ -101,7 +101,7 @@ def test_a_long_answer_is_there_once_and_in_order(columns: int, rows: int) -> No
     ]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_spinner_turns_until_the_first_token() -> None:
     with Loopback(Reply(before=STALL)) as server, Terminal("ask", "Hi", server=server, TERM=XTERM) as terminal:
         terminal.receive(lambda text: len({*re.findall("([⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]).*waiting for the first token", text)}) > 2)
@@ -111,7 +111,7 @@ def test_a_spinner_turns_until_the_first_token() -> None:
     assert "^C" not in terminal.window.text
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_ctrl_c_stops_the_answer_and_the_chat_continues() -> None:
     def reply(request: Request) -> Reply:
         return Reply(chat("Fine.")) if len(request.json["messages"]) > 1 else Reply([chat_chunk("Once upon"), STALL])
@@ -130,7 +130,7 @@ def test_ctrl_c_stops_the_answer_and_the_chat_continues() -> None:
     assert [message["content"] for message in server.requests[1].json["messages"]] == ["story", "Once upon", "thanks"]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_an_error_is_shown_once_and_the_chat_continues() -> None:
     busy = Reply.of_json({"error": {"message": "no such model"}}, 404)
     with (
@@ -186,7 +186,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("term", [XTERM, "dumb"])
 @pytest.mark.parametrize(
     ("typed", "result"), [("y", "deleted old.txt"), ("", "it was not approved"), ("I need it", "I need it")]
@@ -213,7 +213,7 @@ def test_a_tool_that_needs_approval_asks_for_it(term: str, typed: str, result: s
         assert text.count("list_files") == 1
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_without_a_terminal_a_tool_that_needs_approval_is_denied(folder: Path) -> None:
     with Loopback(ask_tools) as server:
         finished = piped("ask", "Clean up", "--tools", "mytools:tools", server=server)
@@ -228,7 +228,7 @@ def test_tools_that_are_not_there_are_wrong_usage(place: str, folder: Path) -> N
     assert f"{place} must be module:name" in finished.stderr
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("term", [XTERM, "dumb"])
 def test_help_is_a_command_and_an_unknown_one_lists_them_too(term: str) -> None:
     def reply(request: Request) -> Reply:
@@ -256,7 +256,7 @@ def test_help_is_a_command_and_an_unknown_one_lists_them_too(term: str) -> None:
 # Plain text
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_no_color_leaves_the_colours_out() -> None:
     for variables in ({"NO_COLOR": "1"}, {}):
         with (
@@ -275,7 +275,7 @@ def test_a_dumb_terminal_gets_the_text_and_no_codes() -> None:
     assert terminal.received.replace("\r\n", "\n") == MARKDOWN
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("term", [XTERM, "dumb"])
 def test_a_pipe_gets_the_bytes_of_the_answer(term: str) -> None:
     with Loopback(answer(MARKDOWN)) as server:

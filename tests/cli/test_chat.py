@@ -10,7 +10,7 @@ from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat, chat_c
 from tests.cli.terminal import CTRL_C, CTRL_D, Terminal, piped
 from tests.closing import assert_closed
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 BEGUN = Reply([chat_chunk("Once upon"), STALL])
 

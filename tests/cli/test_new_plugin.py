@@ -60,7 +60,7 @@ def test_a_folder_that_is_there_already_is_left_alone(tmp_path: Path, monkeypatc
     assert list((tmp_path / "rxllm-acme").iterdir()) == []
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_it_installs_and_its_tests_pass_in_a_fresh_directory(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     assert python("-m", "rxllm", "new-plugin", "acme-ai", cwd=tmp_path, env=environment).returncode == 0
@@ -76,7 +76,7 @@ def test_it_installs_and_its_tests_pass_in_a_fresh_directory(tmp_path: Path) -> 
     assert linted.returncode == 0, linted.stdout
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_the_template_is_in_the_wheel(tmp_path: Path) -> None:
     source = tmp_path / "source"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", ".*")

@@ -25,7 +25,7 @@ def url(terminal: Terminal) -> str:
     return found[0]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_it_serves_a_model_until_ctrl_c() -> None:
     pytest.importorskip("uvicorn", reason="pip install uvicorn")
     with Loopback(Reply(chat("Hel", "lo"))) as provider, Terminal("serve", "--port", "0", server=provider) as terminal:
@@ -39,7 +39,7 @@ def test_it_serves_a_model_until_ctrl_c() -> None:
     assert "Traceback" not in screen
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_it_serves_the_local_model_by_default() -> None:
     pytest.importorskip("uvicorn", reason="pip install uvicorn")
     pytest.importorskip("xllamacpp", reason="pip install 'rxllm[local]'")
@@ -57,7 +57,7 @@ def test_it_serves_the_local_model_by_default() -> None:
     assert chunks[-1].usage.completion_tokens == 8
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_ctrl_c_ends_a_running_answer_and_closes_the_providers_socket() -> None:
     pytest.importorskip("uvicorn", reason="pip install uvicorn")
     with Loopback(STALLED) as provider, Terminal("serve", "--port", "0", server=provider) as terminal:
@@ -75,7 +75,7 @@ def test_ctrl_c_ends_a_running_answer_and_closes_the_providers_socket() -> None:
     assert "Traceback" not in screen, screen
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_key_lets_clients_in() -> None:
     pytest.importorskip("uvicorn", reason="pip install uvicorn")
     options = ["serve", "--port", "0", "--host", "0.0.0.0", "--key", "SERVE_KEY", "-m", "openai:a", "-m", "openai:b"]
@@ -90,7 +90,7 @@ def test_a_key_lets_clients_in() -> None:
     assert "secret" not in screen
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.1", ""])
 def test_other_addresses_need_a_key(host: str) -> None:
     ended = piped("serve", "--port", "0", "--host", host)

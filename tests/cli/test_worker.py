@@ -76,7 +76,7 @@ def until_status(runs: Runs, status: str) -> None:
     wait_until(lambda: [run.status for run in runs.list().run()], lambda seen: seen == [status])
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
 def test_it_produces_the_runs_that_wait_and_gives_back_those_that_go_on(folder: Path, end: signal.Signals) -> None:
     with open_runs(folder / "runs.db", {"story": print}) as runs:
@@ -96,7 +96,7 @@ def test_it_produces_the_runs_that_wait_and_gives_back_those_that_go_on(folder: 
         assert [run.status for run in runs.list().run()] == ["waiting"]  # at once, and not when the lease ends
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_after_a_signal_its_runs_may_end_and_no_more_are_taken(folder: Path) -> None:
     with open_runs(folder / "runs.db", {"story": print}) as runs:
         short = runs.start("story", "end", here=False).run()
@@ -115,7 +115,7 @@ def test_after_a_signal_its_runs_may_end_and_no_more_are_taken(folder: Path) -> 
         assert (runs.get(short).run().status, runs.get(late).run().status) == ("completed", "waiting")
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     ("grace", "signals"), [("1", [signal.SIGTERM]), ("600", [signal.SIGTERM, signal.SIGINT])], ids=["grace", "signal"]
 )
@@ -136,7 +136,7 @@ def test_a_run_that_does_not_end_is_given_back_when_its_time_is_up_or_at_a_secon
         assert [run.status for run in runs.list().run()] == ["waiting"]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     ("place", "message"),
     [

@@ -47,7 +47,7 @@ from tests.programs import SECONDS, python, python_without
 from tests.waiting import PATIENCE, wait_until
 
 distributed = pytest.importorskip("distributed")
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.judges, pytest.mark.timeout(300)]
 
 RETRY = RetryPolicy(base_delay=0.0, jitter=0.0)
 

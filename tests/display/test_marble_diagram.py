@@ -269,7 +269,7 @@ for code in ("marble_diagram(answer, ops.text())", "kept = marble_diagram(answer
 """
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_cell_shows_it_once_and_redraws_it_in_place() -> None:
     """In IPython itself: as the last expression of a cell, as a value, and in a later cell."""
     pytest.importorskip("IPython")
@@ -359,7 +359,7 @@ def test_many_subscriptions_are_bounded() -> None:
     assert f"and {1000 - MAX_ROWS} more" in diagram.svg
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_it_is_drawn_while_another_thread_goes_on() -> None:
     diagram = MarbleDiagram()
     source = from_iterable(burst(20_000)).pipe(diagram.lane("fast"), ops.map_text(str.upper), diagram.lane("upper"))

@@ -324,7 +324,7 @@ def test_a_huge_text_is_cut():
 HUGE = "| a " * 50_000 + "<&" * 200_000
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     "value",
     [

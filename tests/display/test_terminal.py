@@ -83,7 +83,7 @@ def test_a_block_that_is_taller_than_the_window_shows_its_end_and_is_whole_at_la
     assert re.findall(r"Before|After|The end", text) == ["Before", "After", "The end"]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_draw_is_written_at_once_and_replaces_only_lines_in_the_window() -> None:
     class Writes(io.StringIO):
         def write(self, text: str) -> int:

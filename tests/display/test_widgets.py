@@ -143,7 +143,7 @@ def test_another_value_than_a_widget_is_refused_at_the_call():
         from_widget(ipywidgets.IntSlider(), "valeu")
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_in_a_kernel_a_slider_asks_again_and_the_former_answer_is_closed(kernel):
     def reply(request: Request) -> Reply:
         is_last = request.json["messages"][0]["content"] == "days: 9"

@@ -23,7 +23,7 @@ from tests.durable.support import forked, in_loop
 from tests.durable.working import LEASE, work
 from tests.waiting import PATIENCE, turns, until
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 RAN: list[str] = []
 

@@ -20,7 +20,7 @@ from tests.durable.redis_server import RedisServer
 from tests.programs import python
 from tests.runtime.support import ROOT
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 WANTED = os.environ.get("RXLLM_KILLS", "")
 IS_REQUIRED = os.environ.get("RXLLM_JUDGES") == "required"

@@ -119,7 +119,7 @@ def test_each_message_is_in_one_end(tmp_path: Path) -> None:
     in_loop(main)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_recovered_run_goes_on_with_the_ends_that_are_committed(make_store: MakeStore) -> None:
     """It stops in every place of the chat, and another producer takes it over: each message is still there once."""
 

@@ -351,7 +351,7 @@ def test_an_agent_whose_time_is_up_while_its_request_is_refused(
 # Attempts
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_run_that_kills_its_processes_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "runs.db"
     with open_runs(path, {"chat": print}) as runs:

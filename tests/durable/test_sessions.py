@@ -340,7 +340,7 @@ def test_a_turn_that_was_killed_can_be_left_as_it_is(make_store: MakeStore) -> N
 POINTS = [f"{when}:{method}" for method in ("write", "create", "claim", "append") for when in ("before", "after")]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("point", POINTS)
 def test_wherever_it_is_killed_the_turn_is_there_as_a_whole_or_not_at_all(make_store: MakeStore, point: str) -> None:
     with forked(talking.talk, make_store, point, "abc") as (process, _):
@@ -382,7 +382,7 @@ def test_a_turn_is_kept_before_its_run_ends(make_store: MakeStore) -> None:
     in_loop(main)
 
 
-@pytest.mark.long  # whoever dies leaves a lease, which must outlast a slow disk
+@pytest.mark.judges  # whoever dies leaves a lease, which must outlast a slow disk
 @pytest.mark.parametrize("is_stopped", [False, True])
 @pytest.mark.parametrize("call", ["load", "claim", "cancel", "read", "events", "write", "append"])
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -18,7 +18,7 @@ from tests.durable import crashing, kill_points
 from tests.durable.support import forked
 from tests.waiting import until
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 ASK = {"ask": "Go!"}
 EFFECTS = ["note outside", "stamp x", "note inside", "approved pay", "pay 5"]

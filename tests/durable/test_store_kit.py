@@ -83,7 +83,7 @@ class Broken(SQLiteStore):
             await super().release(lease)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("name", ["race", "appenders", "token", "woken", "documents", "claim"])
 def test_the_kit_finds_a_store_that_breaks_a_rule(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (_store_rules, _store_rules_at_once):
@@ -100,7 +100,7 @@ def test_the_kit_knows_its_rules_alone() -> None:
 # What stands between a store and what uses it
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_an_interposed_store_is_a_store_and_calls_its_hooks(tmp_path: Path) -> None:
     calls: list[str] = []
 
@@ -354,7 +354,7 @@ def outcome(call: Callable[[], Any]) -> Any:
     return [*value] if isinstance(value, list | tuple) else value
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_store_does_what_the_model_does(
     make_store: MakeStore, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -378,7 +378,7 @@ def test_a_store_does_what_the_model_does(
 # Kills
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_acknowledged_appends_survive_kills_of_the_process_and_none_is_half_there(
     make_store: MakeStore,
 ) -> None:

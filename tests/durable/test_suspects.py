@@ -20,7 +20,7 @@ from tests.durable.support import forked, in_loop
 from tests.waiting import until
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_run_that_kills_its_process_fails_alone(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     with open_runs(path, {"chat": working.build_chat, "killer": working.build_killer}) as runs:

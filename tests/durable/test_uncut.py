@@ -124,7 +124,7 @@ def losses(seen: list[Any]) -> list[AdapterError]:
     return [error for error in errors if isinstance(error, AdapterError)]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("status", [400, 401, 403, 404])
 def test_an_answer_that_is_lost_is_asked_for_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, status: int
@@ -338,12 +338,12 @@ def killed(path: Path, kills: int, seed: int) -> None:
     assert (asyncio.run(answers()), len(keeper.posts)) == (2, 2 + lost)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_kills_ask_for_each_answer_once(tmp_path: Path) -> None:
     killed(tmp_path / "runs.db", 3, 0)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("seed", range(1, 1 + share(20)))
 def test_many_kills_ask_for_each_answer_once(tmp_path: Path, seed: int) -> None:
     killed(tmp_path / "runs.db", 10, seed)

@@ -54,7 +54,7 @@ async def watch(runs: Runs, id: str, number: int) -> list[Event]:
             return seen
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_nothing_is_lost(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_runs(tmp_path / "runs.db", {"story": build}) as runs:

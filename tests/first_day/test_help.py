@@ -26,7 +26,7 @@ def test_help_of_rxllm_fits_on_two_screens() -> None:
         assert name in text
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     "command", [["-m", "pydoc", "rxllm"], ["-c", "help('rxllm')"], ["-c", "import rxllm; help(rxllm)"]]
 )
@@ -56,7 +56,7 @@ def test_dir_and_star_have_all_names() -> None:
 BARE = ["pytest", "hypothesis"]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_help_and_hasattr_of_the_kit_need_no_pytest() -> None:
     code = """
 from rxllm import testing
@@ -81,7 +81,7 @@ print(len(testing.PNG.to_binary()))
     assert ran.returncode == 0, ran.stderr
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     ("code", "remedy"),
     [

@@ -19,7 +19,7 @@ EXTRAS = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("extra", EXTRAS)
 def test_the_error_names_the_line_that_installs_it(extra: str) -> None:
     modules, use, remedy = EXTRAS[extra]

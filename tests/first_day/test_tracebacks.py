@@ -88,7 +88,7 @@ CASES = {
 LINES = 20
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("case", CASES)
 def test_a_frequent_mistake_prints_its_remedy_in_twenty_lines(tmp_path: Path, case: str) -> None:
     start, call, remedy = CASES[case]

@@ -39,7 +39,7 @@ def printed(tmp_path: Path, code: str) -> list[str]:
     return python(str(program)).stderr.splitlines()
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     "code",
     [
@@ -69,7 +69,7 @@ def test_frames_below_the_users_stay(tmp_path: Path) -> None:
     assert all("json" in file for file in files[1:])
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     "code",
     [
@@ -87,7 +87,7 @@ def test_where_somebody_waits_it_is_raised_there_and_not_logged(tmp_path: Path, 
     assert len(lines) < 30
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_failed_call_is_one_line(tmp_path: Path) -> None:
     nobody_there = 'rxllm.OpenAIChat(base_url="http://127.0.0.1:9/v1", api_key="sk-secret")'
     code = f'rxllm.generate({nobody_there}, "Hi", model="m", retry=False).subscribe(print)'

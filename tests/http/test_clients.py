@@ -26,7 +26,7 @@ from tests.waiting import PATIENCE, until
 ANSWER = Reply(chat("Hello"))
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     ("disposals", "make"),
     [
@@ -193,7 +193,7 @@ def end_badly(main: Callable[[], Any]) -> None:
     loop.close()
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("run", [end_well, end_badly])
 @pytest.mark.parametrize("make", [None, httpx.AsyncClient], ids=["own", "factory"])
 def test_ended_loops_are_forgotten_with_their_sockets(run: Callable[..., None], make: Any) -> None:

@@ -184,7 +184,7 @@ def test_a_dispose_says_that_the_server_goes_on(
     assert "without http2=True" in told.message
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_dispose_leaves_the_others_whole(model: Callable[..., Engine]) -> None:
     """In every turn of the loop while it is sent: half of a frame would break the connection."""
 

@@ -55,7 +55,7 @@ def looks(monkeypatch: pytest.MonkeyPatch, calls: int) -> int:
     return count
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_second_burst_uses_the_first_ones_connections_at_a_cost_that_grows_with_the_burst(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

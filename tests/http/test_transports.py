@@ -215,7 +215,7 @@ def never_accepts() -> Generator[str]:
             each.close()
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("make", POOLS_OF_TWO.values(), ids=POOLS_OF_TWO)
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloops])
 def test_no_place_of_a_small_pool_is_lost(make: Any, new_loop: Any) -> None:
@@ -324,7 +324,7 @@ async def main():
 """
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     "run",
     [

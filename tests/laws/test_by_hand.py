@@ -73,7 +73,7 @@ def test_a_step_by_hand(script: Any, options: Any, tokens: int | None) -> None:
     assert result == outcome(hand["step"](budgeted(script, tokens), THREAD, **options))
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @settings(law, max_examples=examples(400))
 @given(scripts.scripts, scripts.chat_options, budgets)
 def test_a_chat_by_hand(script: Any, options: Any, tokens: int | None) -> None:

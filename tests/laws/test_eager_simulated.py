@@ -211,7 +211,7 @@ def test_early_tools_in_worlds_with_faults() -> None:
     assert "completed" in [run.value for run in runs]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.timeout(600)
 def test_early_tools_in_many_worlds() -> None:
     simulate_many(app, range(share(1000)))

@@ -356,7 +356,7 @@ SLOW = {"agents that halt", "agents that are denied", "submitted results of agen
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name in SLOW else name for name in CASES]
+    "name", [pytest.param(name, marks=pytest.mark.judges) if name in SLOW else name for name in CASES]
 )
 def test_the_work_is_linear_in(name: str) -> None:
     make = CASES[name]

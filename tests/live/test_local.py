@@ -110,7 +110,7 @@ def test_cancelling_stops_the_server(local: Local) -> None:
     assert asyncio.run(cancelled())
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     ("given", "question", "arguments"),
     [
@@ -139,7 +139,7 @@ def test_a_tool_is_called_and_its_result_told(
     assert result in answer.output_text.lower()
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_correction_stops_the_model_and_is_answered(local: Local) -> None:
     steer = Subject[str]()
 
@@ -182,7 +182,7 @@ def now() -> str:
     return "noon"
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_richer_schemas_are_grammars_too(local: Local) -> None:
     request = Request((system("Be brief."), user("Book a table for 4 at Luigi's.")), tools=(book, now))
     (call,) = respond(local, request).tool_calls
@@ -210,7 +210,7 @@ assert came.wait(60)
 """
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("tokens", [1, 30])
 def test_a_program_ends_cleanly_with_a_stream_alive(local: Local, tokens: int) -> None:
     program = textwrap.dedent(LEFT_ALIVE % tokens)
@@ -218,7 +218,7 @@ def test_a_program_ends_cleanly_with_a_stream_alive(local: Local, tokens: int) -
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_it_counts_and_sums_up_a_conversation(local: Local) -> None:
     summaries = Engine(local, params={"temperature": 0.0, "seed": 0, "max_tokens": 24})
     compact = compact_thread(summaries, at=100, keep=1, count=lambda request: count_tokens(local, request))

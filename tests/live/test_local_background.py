@@ -107,7 +107,7 @@ def essence(events: list[Any]) -> Any:
     return texts, [type(event) for event in events], last.message.text, last.finish_reason
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, share(20)))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.judges) for seed in range(1, share(20)))])
 def test_an_answer_over_a_line_that_is_cut_at_random_equals_the_uncut_one(local: Local, seed: int) -> None:
     async def main() -> None:
         drawn = cuts(seed, 5)
@@ -123,7 +123,7 @@ def test_an_answer_over_a_line_that_is_cut_at_random_equals_the_uncut_one(local:
     asyncio.run(main())
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_tool_call_over_a_line_that_is_cut_is_whole(local: Local) -> None:
     @tool
     def get_weather(city: str) -> str:

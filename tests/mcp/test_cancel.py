@@ -19,7 +19,7 @@ from tests.mcp.chats import calling, open_files, outcome, script
 from tests.mcp.served import Seen
 from tests.waiting import PATIENCE, turns, until, wait_until
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 
 async def _awaited(stream: rxllm.Stream[Any]) -> Any:

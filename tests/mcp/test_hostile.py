@@ -36,7 +36,7 @@ def failure(server: Loopback, seconds: float = PATIENCE) -> LLMError:
 PROGRESS = event({"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}})
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     ("reply", "reason"),
     [
@@ -152,7 +152,7 @@ def answered(call: Any, **options: Any) -> str:
     return outcome(result)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_call_that_goes_wrong_is_an_error_that_the_model_reads() -> None:
     long = "x" * 20_000_000
     assert "did not finish within 1.0 s" in answered(SILENT, tool_timeout=1.0)

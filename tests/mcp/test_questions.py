@@ -27,7 +27,7 @@ def question(text: str = "Which size?", schema: Any = FORM, **params: Any) -> di
     return {"method": "elicitation/create", "params": {"message": text, "requestedSchema": schema, **params}}
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_question_halts_the_chat_and_the_answer_goes_on(server: tuple[str, Seen], stdio: mcp.Stdio) -> None:
     for source in (server[0], stdio):
         tools = mcp.tools(source).run()
@@ -48,7 +48,7 @@ def test_a_server_that_waits_inside_the_call_is_answered_in_a_second_call(handsh
     assert outcome(result) == "hat: big"
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_server_that_does_not_know_its_state_is_called_anew_with_the_answer(stdio: mcp.Stdio) -> None:
     tools = mcp.tools(stdio).run()
     halted = calling(tools, "order", item="hat").run()
@@ -75,7 +75,7 @@ def test_another_question_than_before_is_put_to_the_user() -> None:
     assert conversation(call, "big", "small") == (["Which size?", "Which size now?", None], "small")
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_connection_may_choose_the_handshake_for_a_server_that_asks_inside_the_call(modern: tuple[str, Seen]) -> None:
     program = mcp.Stdio(sys.executable, str(served.__file__), env={"PYTHONPATH": str(ROOT)}, version="2025-06-18")
     http = mcp.HTTP(modern[0], version="2025-11-25")
@@ -87,7 +87,7 @@ def test_a_connection_may_choose_the_handshake_for_a_server_that_asks_inside_the
             assert outcome(result) == "hat: big"
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_another_process_goes_on(modern: tuple[str, Seen]) -> None:
     halted = calling(mcp.tools(modern[0]).run(), "order", item="hat").run()
     script = f"""

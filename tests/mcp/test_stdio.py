@@ -104,7 +104,7 @@ def start(folder, **options):
 """
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("options", ["", "start_new_session=True", "process_group=0"])
 @pytest.mark.parametrize(
     ("serving", "end"),
@@ -120,7 +120,7 @@ def test_the_children_of_a_server_end_with_it(options: str, serving: str, end: s
     wait_until(lambda: not is_alive(child))
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 15)"])
 @pytest.mark.parametrize("options", ["", "start_new_session=True"])
 def test_the_children_of_a_server_end_with_our_process(options: str, end: str, tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_children_of_a_server_end_with_our_process(options: str, end: str, t
     wait_until(lambda: not is_alive(child))
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     "end", ["", "os._exit(0)", "sys.exit(1)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 2)"]
 )
@@ -192,7 +192,7 @@ def failure(connection: mcp.Stdio) -> LLMError:
     return raised.value
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -231,7 +231,7 @@ def test_a_program_that_cannot_be_started_says_so(connection: mcp.Stdio) -> None
     assert "cannot be started" in error.message
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_program_that_reads_no_input_does_not_fill_the_memory() -> None:
     """Its calls time out, until too much is unread; then the process is given up, and the next call starts another."""
     with program("serve(lambda message: time.sleep(600))") as connection:
@@ -267,7 +267,7 @@ def test_a_process_that_dies_in_a_call_fails_it_and_the_next_call_starts_another
         assert int(outcome(calling(tools, "f").run())) != first
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_many_notices_do_not_pile_up() -> None:
     body = """
     def flood(message):

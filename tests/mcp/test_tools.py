@@ -46,14 +46,14 @@ def test_a_stream_of_tools_can_be_awaited(server: tuple[str, Seen]) -> None:
     assert asyncio.run(main()) == "3"
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_program_serves_its_tools_over_stdio(stdio: mcp.Stdio) -> None:
     tools = mcp.tools(stdio).run()
     assert outcome(calling(tools, "add", a=1, b=2).run()) == "3"
     assert outcome(calling(tools, "fail").run()) == '{"error":"Error executing tool fail: no such city"}'
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_progress_comes_as_events_of_the_chat(server: tuple[str, Seen], stdio: mcp.Stdio) -> None:
     for source in (server[0], stdio):
         model = Fake(ToolCall("c1", "count", {"to": 3}), "Done.")
@@ -95,7 +95,7 @@ def test_pictures_and_files_are_progress_and_the_model_reads_that_they_are_there
     ]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_tools_work_on_any_loop_and_thread(server: tuple[str, Seen], stdio: mcp.Stdio) -> None:
     for source in (server[0], stdio):
         tools = asyncio.run(_awaited(mcp.tools(source)))
@@ -128,7 +128,7 @@ def test_an_approval_works_as_for_other_tools(modern: tuple[str, Seen]) -> None:
 # Names, descriptions and schemas
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_clash_of_two_servers_names_both_and_the_remedy(modern: tuple[str, Seen], stdio: mcp.Stdio) -> None:
     tools = [tool for server in (modern[0], stdio) for tool in mcp.tools(server).run()]
     with pytest.raises(ValidationError) as raised:

@@ -42,7 +42,7 @@ def test_a_change_brings_the_tools_anew_over_http(is_handshake: bool) -> None:
         asyncio.run(main())
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_change_brings_the_tools_anew_over_stdio(stdio: mcp.Stdio) -> None:
     before, after = asyncio.run(grown(stdio))
     assert after == before + 1

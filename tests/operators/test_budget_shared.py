@@ -402,7 +402,7 @@ def test_of_many_requests_those_beyond_it_are_errors() -> None:
     assert budget.spent == Spending(32, calls=4, unpriced=4)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @settings(max_examples=15, deadline=None)
 @given(st.integers(50, 3000), st.integers(1, 60), st.integers(0, 12))
 def test_calls_on_one_loop_and_on_many_threads_never_overspend(limit: int, most: int, used: int) -> None:
@@ -478,7 +478,7 @@ async def reserving(world: World) -> None:
     assert (budget.spent.reserved, budget.spent.reserved_usd) == (0, 0.0)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_nothing_stays_reserved_wherever_it_is_cancelled() -> None:
     simulate_cancels(reserving)
 

@@ -406,7 +406,7 @@ def stream(fn):
 """
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("fn", ["save", "save_slowly"])
 @pytest.mark.parametrize(
     "reading",

@@ -600,7 +600,7 @@ def test_an_answer_that_is_on_its_way_when_the_call_is_disposed_runs_nothing() -
 # What is left
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_thousand_approvals_leave_nothing_behind() -> None:
     """Edits, denials, misfits, halts, time-outs and disposals: no task, timer, thread or subscription stays."""
     click, gates = Subject[Any](), list[threading.Event]()

@@ -672,13 +672,13 @@ async def steering(world: World) -> None:
         assert typed == [str(i) for i in range(len(typed))]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_nothing_is_left_behind_whatever_happens() -> None:
     simulate_many(steering, range(40))
     simulate_cancels(steering)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_many_steered_chats_leave_nothing() -> None:
     steer: Subject[str] = Subject()
 

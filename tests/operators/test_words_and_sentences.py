@@ -51,7 +51,7 @@ def test_what_is_left_comes_when_the_stream_ends_without_a_completion() -> None:
     )
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @given(st.data(), st.sampled_from([ops.words, ops.sentences]))
 @settings(max_examples=20)
 def test_an_endless_word_is_cut_at_the_same_places_however_it_comes(data: Any, make: Any) -> None:

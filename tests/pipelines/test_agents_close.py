@@ -37,7 +37,7 @@ from tests.examples import share
 from tests.testing.simulated import double, engine_of, is_answered, slowly, with_tools
 from tests.waiting import until
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 CHUNKS = 6000
 LONG = Reply([*[chat_chunk("x" * 4000)] * CHUNKS, chat_finish(), DONE])

@@ -70,7 +70,7 @@ def test_a_request_that_does_not_fit_waits_until_others_use_less_than_they_reser
     assert asked == [0, 0, 10, 10, 20, 20]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("concurrency", [1, 8, 700])
 def test_a_batch_ends_even_if_nothing_fits(concurrency: int) -> None:
     fake = Fake(["Hi", Usage(1, 1)])
@@ -79,7 +79,7 @@ def test_a_batch_ends_even_if_nothing_fits(concurrency: int) -> None:
     assert fake.requests == []
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_many_waiting_requests_end_when_the_money_is_gone() -> None:
     fake = Fake([("delay", 0.001), "Hi", Usage(PROMPT, 10)])
     limit = 1.5 * (PROMPT + 10) / 100

@@ -401,7 +401,7 @@ def test_a_call_without_a_result_is_refused_however_long_the_thread() -> None:
 # Nothing is left
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_many_summaries_that_fail_or_are_cancelled_leave_nothing() -> None:
     async def main() -> None:
         failing = engine_with(Fake("Because."), Engine(Fake(lambda request: AdapterError("rate_limited")), retry=False))

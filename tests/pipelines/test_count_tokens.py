@@ -118,7 +118,7 @@ def test_vertex_counts_the_fields_that_its_sdk_sends() -> None:
     genai_types.CountTokensConfig.model_validate(config)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_the_local_model_counts_what_it_will_read() -> None:
     pytest.importorskip("xllamacpp")
     for request in (rxllm.request("Name three primes."), rxllm.request(THREAD, tools=(look,))):

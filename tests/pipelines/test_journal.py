@@ -235,7 +235,7 @@ def test_the_tool_that_asks_many_keeps_to_the_budget_of_its_chat(tmp_path: Path)
 # Files that are torn, foreign or used
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_file_that_ends_anywhere_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "out"
     list(generate_many(Fake(shout), {"x": "a", "y": "b", "z": "ü"}, journal=path, concurrency=1))
@@ -405,7 +405,7 @@ def test_a_slow_disk_does_not_stop_the_loop(tmp_path: Path, monkeypatch: pytest.
 # Many, and processes that are killed
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_two_thousand_of_which_some_fail(tmp_path: Path) -> None:
     failing = set(range(0, 2000, 10))
 
@@ -440,7 +440,7 @@ for response in rxllm.generate_many(engine, many, journal=sys.argv[2], ordered=s
 """
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @posix
 @pytest.mark.parametrize("ordered", ["yes", "no"])
 @pytest.mark.timeout(300)
@@ -501,7 +501,7 @@ def not_asked_again(server: Loopback, since: int, known: set[str]) -> int:
     return since + len(new)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @posix
 def test_the_lock_of_a_process_ends_with_it(tmp_path: Path) -> None:
     path = tmp_path / "out"

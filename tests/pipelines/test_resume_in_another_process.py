@@ -13,7 +13,7 @@ from rxllm.adapters.local.server import find_weights
 from rxllm.values import EngineError, Session
 from tests.programs import python
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 ROOT = Path(__file__).parents[2]
 

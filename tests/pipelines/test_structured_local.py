@@ -30,7 +30,7 @@ def local() -> Local:
     return Local()
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_the_grammar_binds_the_answer_to_a_class(local: Local) -> None:
     asked = rxllm.generate(
         local, "Tell me about Paris, the capital of France.", response_format=City, temperature=0.0, max_tokens=60
@@ -40,7 +40,7 @@ def test_the_grammar_binds_the_answer_to_a_class(local: Local) -> None:
     assert 0 <= city.millions <= 9
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_the_grammar_binds_the_answer_to_a_schema(local: Local) -> None:
     schema: dict[str, Any] = {
         "type": "object",

@@ -373,7 +373,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @HTTPX_ONLY
 @pytest.mark.parametrize("way", ["stream.run()", "list(stream)"])
 @pytest.mark.parametrize("reply", [STALLED, SILENT], ids=["stalled", "silent"])

@@ -215,7 +215,7 @@ def test_a_place_in_the_queue_is_given_back() -> None:
     assert generate(limited, "Hi").run().output_text == "Hello"
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(
     "code",
     [

@@ -164,7 +164,7 @@ def test_it_can_be_asked_where_a_loop_runs() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_the_local_model_in_one_line() -> None:
     if importlib.util.find_spec("xllamacpp") is None:
         pytest.skip("xllamacpp is not installed")

@@ -495,7 +495,7 @@ def test_what_may_get_lost_has_its_fault() -> None:
     assert list(LOST) == [rule for rule in ADAPTER_RULES if rule.startswith("sends_")]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize(("rule", "lose"), [*LOST.items(), ("sends_key", in_the_body)])
 def test_what_is_lost_on_the_way_is_found(rule: str, lose: Any) -> None:
     class Suite(OpenAIChatWire):
@@ -807,7 +807,7 @@ def test_the_other_rules_can_be_left_out(rule: str) -> None:
     assert len([line for line in str(caught.value).splitlines() if not line.startswith(" ")]) == 1
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("rule", ADAPTER_RULES)
 def test_a_failing_adapter_fits_on_a_screen(rule: str) -> None:
     with pytest.raises(AssertionError) as caught:

@@ -353,7 +353,7 @@ def is_on_time(seed: int, notes: list[Any]) -> bool:
     return late[0] < GAP / 4 and all(abs(lag - late[0]) < GAP / 8 for lag in late)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_backtest_equals_the_live_run(tmp_path: Path) -> None:
     """Over a hundred streams from a server; what is compared is every item, error and end, and their times roughly.
 

@@ -339,7 +339,7 @@ def test_a_race_plays_without_the_losers(path: Path) -> None:
     assert [race("once"), race("replay")] == ["Quick.", "Quick."]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_what_a_killed_process_has_left_does_not_count(path: Path) -> None:
     adapter = Cassette(path, Fake("One."))
     generate(adapter, "One").run()

@@ -473,7 +473,7 @@ def test_a_fault_is_found_by_its_rule(fault: str) -> None:
     assert broken_rules(make, only=rules) == rules
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_one_may_do_on_purpose_can_be_left_out(fault: str) -> None:
     make, _ = FAULTS[fault]
@@ -706,7 +706,7 @@ def test_what_is_missing_is_a_difference() -> None:
         assert_operator(impatient, only=["at_once"])
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("source", [None, events(*["piece " * 50] * 20, thinking="hm")], ids=["few", "many"])
 def test_a_failure_fits_on_a_screen(fault: str, source: Any) -> None:

@@ -20,7 +20,7 @@ from rxllm.testing import ADAPTER_RULES, HTTPAdapterConformance, Script
 from rxllm.values import Call, ImagePart, Request
 from tests.testing.wires import AnthropicWire, sse
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 TABLE = Path(__file__).parent.parent / "golden" / "planted_faults.json"
 """Which rules and cases find which fault. On a slow machine others may fail too."""

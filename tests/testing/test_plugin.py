@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 pytest_plugins = ["pytester"]
 

@@ -253,7 +253,7 @@ def test_a_host_outside_is_told_so_and_a_port_without_a_server_is_in_the_trace()
 # Faults, failures and their replay
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_every_kind_of_fault_strikes() -> None:
     runs = simulate_many(chat_with_tools, range(150))
     struck = {kind for run in runs for fault in run.faults for kind in FAULTS if f"fault: {kind}" in fault.what}
@@ -299,7 +299,7 @@ def test_a_sweep_of_cancels_finds_what_a_cancel_breaks(name: str, problem: str) 
         simulate_cancels(BUGS[name])
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_seed_gives_the_same_trace_in_another_process() -> None:
     names, seeds = ("chat_with_tools", "children", *BUGS), ("130", "155")
     expected = fingerprints(names, range(*map(int, seeds)))
@@ -487,7 +487,7 @@ APPS: list[App] = [sync_tools, children, streaming_tools, leaving, hedging, raci
 APPS += [silence, bounded_pool, rate_limit, type_ahead]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("app", APPS, ids=[app.__name__ for app in APPS])  # type: ignore[attr-defined]
 def test_rxllm_leaves_nothing_behind_whatever_happens(app: App) -> None:
     simulate_many(app, range(60))

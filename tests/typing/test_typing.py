@@ -7,7 +7,7 @@ import pytest
 from tests.programs import python
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_pyright_infers_what_the_design_says() -> None:
     here = Path(__file__).parent
     files = [str(here / name) for name in ("inferred.py", "refused.py", "programs")]

@@ -56,7 +56,7 @@ print(request_key(FULL, "openai"))
 """
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_the_key_is_the_same_in_every_process_and_version() -> None:
     # The texts are in journals of users: a change of them asks everything again.
     assert request_key(request("Hi", model="gpt-5"), "openai") == "3636991165173c05f0c1eac875802dc2"

@@ -348,7 +348,7 @@ SCHEMAS = st.builds(lambda root, a, b: {**root, "$defs": {"a": a, "b": b}}, with
 """Draft 2020-12, with references."""
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @given(SCHEMAS, VALUES)
 @example({"type": "integer"}, 1.0)
 @example({"const": 1}, True)

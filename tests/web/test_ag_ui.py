@@ -415,7 +415,7 @@ def read_calls(count: int) -> None:
     assert isinstance(events[-1], rxllm.ChatCompleted)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_run_of_many_calls_is_read_in_linear_time() -> None:
     assert_linear(read_calls, 500)
     read_calls(12_000)

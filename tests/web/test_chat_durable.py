@@ -94,7 +94,7 @@ async def saved(folder: Path) -> list[str]:
         return await stored(runs.sessions)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_the_browser_returns_to_the_answer_of_a_server_that_was_killed(tmp_path: Path) -> None:
     async def main(model: Loopback) -> None:
         await begun_and_killed(tmp_path, model.url)
@@ -113,7 +113,7 @@ def test_the_browser_returns_to_the_answer_of_a_server_that_was_killed(tmp_path:
     assert len(model.requests) == 3  # one for the first step, and two for the one that was interrupted
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_message_to_a_server_that_was_killed_waits_for_the_answer(tmp_path: Path) -> None:
     """With one tab in the old answer and one that posts, the answer is continued and saved once."""
 
@@ -131,7 +131,7 @@ def test_a_message_to_a_server_that_was_killed_waits_for_the_answer(tmp_path: Pa
         asyncio.run(main(model))
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_turn_that_lost_its_server_can_be_stopped(tmp_path: Path) -> None:
     async def main(model: Loopback) -> None:
         await begun_and_killed(tmp_path, model.url)
@@ -188,7 +188,7 @@ def test_ag_ui_tools_are_kept_with_the_run(tmp_path: Path) -> None:
     visited(tmp_path, act, ToolCall("c1", "locate", {}), "x", protocol="ag-ui", client_tools=["locate"])
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_leaving_and_stopping(tmp_path: Path) -> None:
     async def main(model: Loopback) -> None:
         app, runs = endpoint(tmp_path, model.url, LEASE)

@@ -177,7 +177,7 @@ def test_two_tabs() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_sixty_browsers_at_once() -> None:
     def answer(request: Any) -> Reply:
         return Reply(said(request.json["messages"][-1]["content"]))

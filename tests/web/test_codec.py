@@ -62,7 +62,7 @@ def test_any_event_comes_back_in_our_own_protocol(events: list[Event]) -> None:
     assert again(framed(events, "rxllm"), "rxllm") == events
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @protocols
 @settings(deadline=None, max_examples=examples(300))
 @given(strategies.event_lists)
@@ -124,7 +124,7 @@ tags = st.sampled_from(
 )
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @protocols
 @settings(deadline=None, max_examples=examples(300))
 @given(st.lists(st.dictionaries(st.text(max_size=8), hostile, max_size=4), max_size=3), tags)

@@ -108,7 +108,7 @@ def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts open files in /proc")
 def test_clients_who_leave_when_they_like_leave_nothing_behind() -> None:
     chance = random.Random(19)

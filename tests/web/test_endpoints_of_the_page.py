@@ -29,7 +29,7 @@ VALUES = ["Hi", FORGED, FORGED[0], None, 1, "\ud83d"]
 BODIES = [*(json.dumps({"question": value}).encode() for value in VALUES), b"", b"[]", b'"Hi"', b"\xff", b"[" * 9000]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_page_takes_a_text_and_nothing_else() -> None:
     page = "\n".join(blocks((DOCS / "web.md").read_text(), "python"))
     ran = python("-c", f"{page}\nBODIES = {BODIES!r}\n{CHECK}")

@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE, until
 from tests.web.ag_ui import ask
 from tests.web.work import assert_linear, steps
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.judges
 
 USER = {"role": "user", "parts": [{"type": "text", "text": "a"}]}
 FUNCTION = {"name": "f", "arguments": "{}"}

@@ -204,7 +204,7 @@ def test_a_mutated_request_is_read_or_refused_and_never_slowly(name: str) -> Non
     assert min(tally.counts["read"], tally.counts["refused"]) > 30, tally  # mutations of both kinds
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("name", BODIES)
 def test_a_campaign_of_mutated_requests(name: str) -> None:
     """Run with ``-s`` for its figures; ``MUTATIONS`` is how many there are, ``SEED`` where they begin."""

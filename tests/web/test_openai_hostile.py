@@ -99,7 +99,7 @@ def test_a_client_that_leaves_cancels_the_engines_tools() -> None:
         assert contexts[0].cancelled.is_set()
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_slow_client_holds_back_the_model() -> None:
     with endless_model() as (provider, server):
         slow = connected(server, json.dumps(STREAM).encode())

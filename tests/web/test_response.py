@@ -271,7 +271,7 @@ def test_what_was_said_is_kept_when_the_browser_leaves() -> None:
     assert outcomes == [("abc", "cancelled")]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @settings(max_examples=8)
 @given(st.lists(st.tuples(st.integers(0, 4000), st.booleans()), min_size=1, max_size=20))
 def test_browsers_may_leave_at_any_byte(leaves: list[tuple[int, bool]]) -> None:
@@ -297,7 +297,7 @@ def test_browsers_may_leave_at_any_byte(leaves: list[tuple[int, bool]]) -> None:
 # Slow browsers, and many
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_slow_browser_holds_the_model_back_and_loses_nothing() -> None:
     async def main() -> bytes:
         app = Held(app_of(asks(server), send_timeout=3600))
@@ -318,7 +318,7 @@ def _open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="counts open files in /proc")
 def test_three_hundred_who_come_and_go_leave_nothing_behind() -> None:
     async def come_and_go(port: int) -> None:
@@ -345,7 +345,7 @@ def test_three_hundred_who_come_and_go_leave_nothing_behind() -> None:
         assert len(server.requests) == 301
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_fifty_at_once_are_all_answered_and_one_that_never_reads_disturbs_nobody() -> None:
     words = [f"w{number} " for number in range(100)]
 

@@ -271,7 +271,7 @@ uvicorn.Server(config).run(sockets=[listener])
 """
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("watchers", [0, 2])
 def test_a_run_ends_with_its_server(watchers: int) -> None:
     """A signal stops a server whose run has no watchers, or some: the provider sees its connection closed."""

@@ -24,7 +24,7 @@ def test_only_the_default_weights_have_a_limit_of_their_own(monkeypatch: pytest.
     assert sent(Local()) is None
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.timeout(120)
 def test_an_answer_that_would_never_end_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RXLLM_LOCAL_MODEL", raising=False)

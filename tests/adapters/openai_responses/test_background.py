@@ -68,7 +68,7 @@ def text_of(events: list[Event]) -> str:
 
 # Cuts
 
-PARTS = pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 8))])
+PARTS = pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.judges) for part in range(1, 8))])
 """Every eighth cut, and at length all others."""
 
 
@@ -103,7 +103,7 @@ def assert_equals_uncut(frames: list[bytes], whole: list[Event], *cuts: int) -> 
     assert len(keeper.gets) == len(cuts)
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("part", range(5))
 def test_an_answer_that_is_cut_after_any_frame_equals_the_whole_answer(part: int) -> None:
     frames = frames_of(recorded()[0])
@@ -129,7 +129,7 @@ def test_a_decoder_that_is_cut_at_any_byte_reads_the_whole_answer(name: str, par
         assert events + decode(decoder, b"".join(frames_after(frames, decoder.last))) == whole, cut
 
 
-@pytest.mark.long
+@pytest.mark.judges
 @pytest.mark.parametrize("part", range(share(4)))
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_answer_that_is_cut_at_any_byte_equals_the_whole_answer(name: str, part: int) -> None:

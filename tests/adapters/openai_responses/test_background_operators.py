@@ -275,7 +275,7 @@ DROPS = ("cut", "slow", "reorder")
 
 
 @pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=pytest.mark.long) if part else part for part in range(1 + share(4))]
+    "part", [pytest.param(part, marks=pytest.mark.judges) if part else part for part in range(1 + share(4))]
 )
 def test_drops_anywhere_lose_nothing(part: int) -> None:
     seeds = range(250 * part - 225, 250 * part + 25) if part else range(25)
@@ -286,7 +286,7 @@ def test_drops_anywhere_lose_nothing(part: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "part", [pytest.param(part, marks=pytest.mark.long) if part else part for part in range(1 + share(4))]
+    "part", [pytest.param(part, marks=pytest.mark.judges) if part else part for part in range(1 + share(4))]
 )
 def test_drops_and_cancels_anywhere_stop_what_nobody_reads(part: int) -> None:
     seeds = range(250 * part - 225, 250 * part + 25) if part else range(25)
