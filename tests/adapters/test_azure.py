@@ -25,6 +25,8 @@ from tests.adapters.clouds import ask, parts
 from tests.judges import absent
 from tests.programs import python_without
 
+pytestmark = pytest.mark.judges
+
 KEY = "0123456789abcdef0123456789abcdef"
 TOKEN = "eyJ0eXAiOiJKV1QifQ.eyJhdWQiOiJhaSJ9.c2lnbmF0dXJl"
 VERSION = "2024-10-21"

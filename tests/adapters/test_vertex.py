@@ -31,6 +31,8 @@ from tests.adapters import streams
 from tests.adapters.clouds import ask, parts
 from tests.programs import python_without
 
+pytestmark = pytest.mark.judges
+
 TOKEN = "ya29.a-token-of-google"
 API_KEY = "AIzaSyD-a-key-of-google"
 GEMINI, CLAUDE = "gemini-2.5-pro", "claude-sonnet-4-5@20250929"

@@ -16,6 +16,8 @@ from tests.closing import STALLED, assert_closed
 from tests.programs import python_without
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.judges
+
 HI = [{"role": "user", "content": "Hi"}]
 
 

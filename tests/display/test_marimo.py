@@ -11,6 +11,8 @@ import pytest
 
 from tests.judges import absent, judge
 
+pytestmark = pytest.mark.judges
+
 NOTEBOOK = """
 import marimo
 app = marimo.App()

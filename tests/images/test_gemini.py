@@ -26,6 +26,8 @@ from rxllm.values import (
 )
 from tests.images.answers import gemini_images
 
+pytestmark = pytest.mark.judges
+
 MODEL = "gemini-3-pro-image"
 
 

@@ -28,6 +28,8 @@ from rxllm.values import (
 )
 from tests.images.answers import image_reply, openai_images, parts_of
 
+pytestmark = pytest.mark.judges
+
 MASK = Image.from_binary(b"mask", "image/png")
 WEBP = Image.from_binary(b"webp", "image/webp")
 

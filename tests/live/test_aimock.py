@@ -28,6 +28,8 @@ from rxllm.values import AdapterError, StreamError, ThinkingPart
 from tests.judges import absent, judge
 from tests.wire.lawful import lawful
 
+pytestmark = pytest.mark.judges
+
 SERVER = Path(__file__).parents[1] / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
 PATIENCE = 20.0
 """Seconds that the server may take to start, or to stop."""

@@ -11,6 +11,8 @@ from rxllm.runtime import run
 from rxllm.values import AdapterError, Call, EngineError, Request, system, user
 from tests.wire.lawful import lawful
 
+pytestmark = pytest.mark.judges
+
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
 

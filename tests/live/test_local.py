@@ -22,6 +22,8 @@ from rxllm.values import Call, EngineError, Message, Request, Response, Session,
 from tests.programs import python
 from tests.wire.lawful import lawful
 
+pytestmark = pytest.mark.judges
+
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
 PRIMES = Request((user("Name three primes."),), max_tokens=24, temperature=0.0, seed=1)

@@ -19,6 +19,8 @@ from rxllm.values import EngineError
 from tests.examples import share
 from tests.runtime.support import until
 
+pytestmark = pytest.mark.judges
+
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
 STORY = "Write a story of a fox."

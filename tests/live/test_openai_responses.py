@@ -15,6 +15,8 @@ from rxllm.values import Call, EngineError, Message, Request, Response, Tool, To
 from rxllm.values import tool_result as told
 from tests.wire.lawful import lawful
 
+pytestmark = pytest.mark.judges
+
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
 

@@ -43,6 +43,8 @@ from rxllm.testing import strategies
 from rxllm.testing.loopback import Cut, Loopback, Pause, Reply
 from rxllm.values import FilePart, Image, ImagePart, TextPart, TokenCount, estimated_tokens, message_tokens
 
+pytestmark = pytest.mark.judges
+
 
 @tool
 def look(place: str) -> str:

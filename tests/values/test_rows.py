@@ -9,7 +9,6 @@ import types
 from datetime import date
 from typing import Any
 
-import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +84,8 @@ def test_a_row_has_plain_columns() -> None:
 
 
 def test_no_results_are_no_rows() -> None:
+    import pandas
+
     assert rows([]) == []
     assert pandas.DataFrame(rows([])).empty
 
@@ -198,6 +199,8 @@ def batch() -> list[dict[str, Any]]:
 
 
 def test_pandas_reads_the_rows() -> None:
+    import pandas
+
     frame = pandas.DataFrame(batch())
     assert frame["cost"].sum() == 5.5
     assert frame["parsed.people"].dropna().tolist() == [10, 2]
@@ -225,6 +228,8 @@ def test_polars_reads_rows_whose_first_hundred_requests_failed() -> None:
 
 @given(st.lists(strategies.responses, max_size=5))
 def test_rows_of_any_responses_are_plain_and_have_equal_columns(responses: list[Response]) -> None:
+    import pandas
+
     table = rows(responses)
     assert len({tuple(row) for row in table}) <= 1
     assert {type(cell) for row in table for cell in row.values()} <= {str, int, float, bool, types.NoneType}

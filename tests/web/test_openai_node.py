@@ -16,6 +16,8 @@ from tests.web.completions import EVERY, Replay, finish_of, itself, text_of
 from tests.web.served import Served
 from tests.web.streams import DECODERS, of_recordings
 
+pytestmark = pytest.mark.judges
+
 HI: Any = [{"role": "user", "content": "Hi"}]
 USAGE = {"stream_options": {"include_usage": True}}
 

@@ -36,6 +36,8 @@ from rxllm.values import ThinkingPart
 from tests.waiting import PATIENCE
 from tests.web.served import Served
 
+pytestmark = pytest.mark.judges
+
 HI: Any = [{"role": "user", "content": "Hi"}]
 SCRIPT = [("thinking", "Hm."), "Hel", "lo", Usage(7, 3, cached_input_tokens=4, reasoning_tokens=1)]
 

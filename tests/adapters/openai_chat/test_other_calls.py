@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import openai.types.chat as judge
+import pytest
 from pydantic import TypeAdapter
 
 import rxllm
@@ -16,6 +17,8 @@ from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import Call, Message, Request, Thread, Tool, ToolCall, user
 from tests.adapters.openai_chat.support import DONE, HI, STOP, call, calls, chunk, said, sources, whole
+
+pytestmark = pytest.mark.judges
 
 SIGNED = {"google": {"thought_signature": "c2ln"}}
 CUSTOM: Any = {"openai": {"type": "custom"}}
