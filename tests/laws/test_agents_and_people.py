@@ -79,6 +79,7 @@ async def going_on(world: World) -> Any:
     return kept.status, len(ran)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.judges
 def test_a_session_that_is_cancelled_at_any_await_leaves_nothing_and_runs_nothing_twice() -> None:
     assert simulate(going_on, faults=()).value == ("completed", 2)

@@ -193,6 +193,7 @@ DECODERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("api", "decoder"), DECODERS.items(), ids=str)
 def test_every_recording_unfolds_anywhere(api: str, decoder: Any) -> None:
     for number, recording in enumerate(recordings(api)):

@@ -34,13 +34,12 @@ from rxllm.events import (
     ToolProgress,
     ToolResultEncoded,
 )
-from rxllm.values import Message, StepResult, StreamError, Tool, ToolError
+from rxllm.values import Message, StreamError, Tool, ToolError
 from tests.examples import examples
 from tests.operators.journal import KeepingJournal
+from tests.operators.support import Model, kinds, result, stepped
 from tests.operators.tools import contents
-from tests.waiting import PATIENCE, until
-
-Model = Callable[[Any, Any], AsyncIterator[Event]]
+from tests.waiting import until
 
 
 @dataclass
@@ -86,20 +85,6 @@ def dictating(name: str, *pieces: str, until: Callable[[int], Any] = lambda numb
         yield TextDelta("So.")
 
     return model
-
-
-def stepped(model: Model, *tools: Tool, **options: Any) -> list[Event]:
-    options = {"timeout": PATIENCE, "tool_timeout": PATIENCE, **options}
-    return list(rxllm.stream_step(model, "Hi", tools=tools, **options).pipe(ops.verify()))
-
-
-def result(events: list[Event]) -> StepResult:
-    assert isinstance(events[-1], StepCompleted)
-    return events[-1].result
-
-
-def kinds(events: list[Event]) -> list[type[Event]]:
-    return [type(event) for event in events]
 
 
 def error_of(events: list[Event]) -> ToolError:

@@ -478,6 +478,7 @@ async def reserving(world: World) -> None:
     assert (budget.spent.reserved, budget.spent.reserved_usd) == (0, 0.0)
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.judges
 def test_nothing_stays_reserved_wherever_it_is_cancelled() -> None:
     simulate_cancels(reserving)

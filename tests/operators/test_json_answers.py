@@ -21,7 +21,7 @@ from rxllm.testing.event_checks import played
 from rxllm.testing.marbles import check
 from rxllm.values import StreamError, TextAt
 from tests.operators.scripts import pieces, said, through
-from tests.operators.test_partials import json_values
+from tests.operators.support import json_values
 
 # items
 

@@ -28,6 +28,7 @@ from rxllm.testing.event_checks import played
 from rxllm.testing.marbles import check
 from rxllm.values import Message, Partial, StreamError
 from tests.operators.scripts import pieces, said, through
+from tests.operators.support import json_values
 
 
 class Colour(Enum):
@@ -536,13 +537,6 @@ def assert_grows(before: Partial[Any], after: Partial[Any]) -> None:
         assert later.text.startswith(part.text)
         if part.state == "done":
             assert (later.value, later.so_far) == (part.value, part.so_far)
-
-
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
-    max_leaves=12,
-)
 
 
 @given(json_values, st.booleans(), st.sampled_from([None, 1]), st.data())

@@ -192,7 +192,7 @@ def test_a_late_plain_function_is_left_behind_and_its_context_says_so() -> None:
         return "nobody hears this"
 
     def has_begun() -> bool:  # on a busy machine the time may be over before the thread begins
-        error = error_of(told(calling("late"), [tool(name="late", handler=late)], tool_timeout=0.01))
+        error = error_of(told(calling("late"), [tool(name="late", handler=late)], tool_timeout=0.5))
         assert error.reason == "timeout"
         return bool(contexts)
 

@@ -37,62 +37,9 @@ from rxllm.events import (
 from rxllm.testing import Cassette, World, simulate
 from rxllm.values import Message, StepResult, Tool, ToolCall, ToolError
 from tests.operators.journal import KeepingJournal
-from tests.operators.test_argument_streams import kinds, result, stepped
+from tests.operators.support import NO, WRITTEN, Dictation, kinds, refusing, result, stepped
 from tests.operators.tools import contents
 from tests.waiting import PATIENCE
-
-LONG = 500
-"""The number of pieces that the model would write. None of them may be written after a veto."""
-
-
-def refusing(outcome: Any = None, *, after: int = 0, **flags: Any) -> Tool:
-    """A tool that reads so many pieces, and then fails or halts with `outcome`."""
-
-    @tool(eager=True, **flags)
-    async def save(path: str, text: rxllm.Stream[str]) -> Any:
-        pieces = 0
-        while pieces < after:
-            async for _ in text:
-                pieces += 1
-                if pieces == after:
-                    break
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    return save
-
-
-NO = ToolError("handler_raised", "not there")
-
-
-class Dictation:
-    """A model that says something, and then dictates. It counts what it writes, and notes when it is stopped."""
-
-    def __init__(self, *before: Event, id: str = "c1", after: tuple[Event, ...] = ()) -> None:
-        self.before, self.id, self.after = before, id, after
-        self.written, self.is_closed = 0, False
-
-    async def write(self, request: Any, call: Any) -> AsyncIterator[Event]:
-        if request.messages[-1].role == "tool":
-            yield TextDelta("Well then.")
-            return
-        try:
-            for event in self.before:
-                yield event
-            yield ToolCallStarted(self.id, "save")
-            yield ToolCallDelta(self.id, '{"path": "a", "text": "')
-            for event in self.after:
-                yield event
-            for _ in range(LONG):
-                yield ToolCallDelta(self.id, "x")
-                self.written += 1
-                await asyncio.sleep(0)
-            raw = json.dumps({"path": "a", "text": "x" * LONG})
-            yield ToolCallDelta(self.id, '"}')
-            yield ToolCallCompleted(self.id, "save", json.loads(raw), raw)
-        finally:
-            self.is_closed = True
 
 
 def called(name: str, id: str = "") -> list[Event]:
@@ -226,7 +173,7 @@ def test_a_call_that_is_complete_is_no_longer_vetoed() -> None:
 
     step = result(stepped(Dictation().write, save))
     assert step.response.raw_finish_reason != VETOED
-    assert step.response.tool_calls[0].arguments == {"path": "a", "text": "x" * LONG}
+    assert step.response.tool_calls[0].arguments == {"path": "a", "text": "x" * WRITTEN}
     assert contents(step) == {"c1": '{"error":"not there"}'}
 
 

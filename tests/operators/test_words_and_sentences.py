@@ -51,6 +51,7 @@ def test_what_is_left_comes_when_the_stream_ends_without_a_completion() -> None:
     )
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.judges
 @given(st.data(), st.sampled_from([ops.words, ops.sentences]))
 @settings(max_examples=20)
