@@ -446,10 +446,8 @@ def test_a_call_that_a_limiter_permits_says_how_long_that_took(seen: Seen) -> No
 
         def hold_back(self, seconds: float) -> None: ...
 
-    engine = seen.engine("Hi", operators=[ops.rate_limited(Slow())])
-
     async def main(world: World) -> None:
-        await rxllm.generate(engine, "Hi")
+        await rxllm.generate(seen.engine("Hi", operators=[ops.rate_limited(Slow())]), "Hi")
 
     simulate(main, faults=())
     span: Any = seen.named("chat small")
