@@ -446,12 +446,10 @@ def test_a_call_that_a_limiter_permits_says_how_long_that_took(seen: Seen) -> No
 
         def hold_back(self, seconds: float) -> None: ...
 
-    engine = seen.engine("Hi", operators=[ops.rate_limited(Slow())])
+    async def ask(world: World) -> None:
+        await rxllm.generate(seen.engine("Hi", operators=[ops.rate_limited(Slow())]), "Hi")
 
-    async def main(world: World) -> None:
-        await rxllm.generate(engine, "Hi")
-
-    simulate(main, faults=())
+    simulate(ask, faults=())
     span: Any = seen.named("chat small")
     assert span.attributes["rxllm.queued"] == pytest.approx(5, abs=0.1)
 

@@ -3,6 +3,7 @@
 RXLLM_PICTURES names a folder for pictures of the page, light and dark.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -10,14 +11,15 @@ import re
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rxllm.testing.loopback import (
     DONE,
+    STALL,
+    Connection,
     Loopback,
     Pause,
     Reply,
@@ -26,12 +28,10 @@ from rxllm.testing.loopback import (
     chat_chunk,
     chat_event,
     chat_finish,
-    endless,
 )
+from tests.closing import assert_closed
 from tests.judges import absent, judge
-
-BOUND = 0.05
-"""Within so many seconds of the stop the provider sees its connection closed."""
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -39,13 +39,13 @@ pytestmark = [
 ]
 
 SETUP = """
-import pathlib, signal, time
+import pathlib
 import rxllm
 from reactivex import Subject
 from rxllm import operators as ops
 
 engine = rxllm.Engine(rxllm.OpenAIChat(base_url={url!r}, api_key="k"), model="m")
-gate, decisions, stops = pathlib.Path({gate!r}), Subject(), []
+gate, decisions = pathlib.Path({gate!r}), Subject()
 
 @rxllm.tool
 async def weather(city: str, context: rxllm.ToolContext) -> dict:
@@ -64,10 +64,6 @@ def pay(amount: int) -> str:
 @rxllm.tool(manual=True)
 def sign(document: str) -> str: ...
 
-def noted(*args):
-    stops.append(time.monotonic())
-    raise KeyboardInterrupt
-
 def ask(prompt, **options):
     return rxllm.stream(engine, prompt, **options)
 """
@@ -79,12 +75,12 @@ CELLS = {
     "buttons": 'deciding = rxllm.show(ask("approval", tools=[pay]), block=False)',
     "decided": "(await deciding).halted_reason",
     "yes": "decisions.on_next(True); decisions.on_completed(); (await paying).halted_reason",
-    "stop": 'signal.signal(signal.SIGINT, noted); rxllm.show(ask("endless"))',
-    "after": "print(stops[0]); rxllm.display.last.output_text[:10]",
+    "stop": 'rxllm.show(ask("stalled"))',
+    "after": 'kept = rxllm.display.last; rxllm.chat(engine, "next").run().output_text, kept.output_text',
     "three": 'results = rxllm.show({name: ask(name) for name in ("ann", "bob", "broken")})',
     "nasty": 'rxllm.show(ask("nasty"))',
-    "button": 'handle = rxllm.show(ask("endless"), block=False)',
-    "partial": '(await handle).output_text.startswith("0 1 ")',
+    "button": 'handle = rxllm.show(ask("stalled"), block=False)',
+    "partial": 'rxllm.chat(engine, "next").run().output_text, (await handle).output_text',
     "values": "rxllm.show(ask('silence').pipe(ops.snapshots(0.01))).output_text",
     "rest": 'rxllm.show(ask("thinking"))',
     "thoughts": 'rxllm.show(ask("thoughts"))',
@@ -120,17 +116,17 @@ def call(id: str, index: int, *pieces: str, name: str) -> list[bytes]:
     return [delta(name=name, arguments=""), *(delta(arguments=piece) for piece in pieces)]
 
 
-seen = threading.Event()
-"""Set once the test has looked at the thinking. The answer begins only then, or after 20 s."""
+THOUGHTS = [chat_event({"reasoning_content": f"{n}. A thought.\n"}) for n in range(1, 60)]
+
+seen = {prompt: threading.Event() for prompt in ("silence", "arguments", "thoughts")}
+"""Set once the test has looked at the first part of an answer. The second part comes only then."""
 
 
-def thoughts() -> Iterator[bytes | Pause]:
-    yield from (chat_event({"reasoning_content": f"{n}. A thought.\n"}) for n in range(1, 60))
-    for _ in range(400):
-        if seen.is_set():
-            break
-        yield Pause(0.05)
-    yield from chat("Done.")
+def in_two_parts(prompt: str, first: Iterable[bytes], second: Iterable[bytes]) -> Iterator[bytes | Pause]:
+    yield from first
+    while not seen[prompt].is_set():
+        yield Pause(0.02)
+    yield from second
 
 
 def reply(request: Request) -> Reply:
@@ -141,19 +137,21 @@ def reply(request: Request) -> Reply:
         frames = [chat_chunk("It is **"), Pause(0.1), chat_chunk("sunny**."), chat_finish("stop", usage=usage), DONE]
         return Reply(frames)
     return {
-        "silence": lambda: Reply(chat("after ", "silence"), before=3.0),
+        "silence": lambda: Reply(in_two_parts("silence", [], chat("after ", "silence"))),
         "arguments": lambda: Reply(
-            [
-                *call("c0", 0, '{"city": "Ro', name="weather"),
-                Pause(3.0),
-                *call("c0", 0, 'me"}', name="weather")[1:],
-                *call("c1", 1, '{"city": "Oslo"}', name="weather"),
-                chat_finish("tool_calls"),
-                DONE,
-            ]
+            in_two_parts(
+                "arguments",
+                call("c0", 0, '{"city": "Ro', name="weather"),
+                [
+                    *call("c0", 0, 'me"}', name="weather")[1:],
+                    *call("c1", 1, '{"city": "Oslo"}', name="weather"),
+                    chat_finish("tool_calls"),
+                    DONE,
+                ],
+            )
         ),
         "approval": lambda: Reply([*call("c0", 0, '{"amount": 5}', name="pay"), chat_finish("tool_calls"), DONE]),
-        "thoughts": lambda: Reply(thoughts()),
+        "thoughts": lambda: Reply(in_two_parts("thoughts", THOUGHTS, chat("Done."))),
         "both": lambda: Reply(
             [
                 chat_chunk("Two things. "),
@@ -164,7 +162,8 @@ def reply(request: Request) -> Reply:
             ]
         ),
         "which": lambda: Reply(chat(f"They were: {', '.join(prompts)}.")),
-        "endless": lambda: Reply(endless(every=0.02)),
+        "stalled": lambda: Reply([chat_chunk("0 "), chat_chunk("1 "), chat_chunk("2 "), STALL]),
+        "next": lambda: Reply(chat("Next.")),
         "nasty": lambda: Reply(chat(*re.findall(r"(?s).{1,7}", NASTY))),
         "broken": lambda: Reply.of_json({"error": {"message": "no such model: m; pass model='n'"}}, status=404),
         "thinking": lambda: Reply(
@@ -233,19 +232,18 @@ def lab(chromium: str, server: Loopback, gate_file: Path, tmp_path_factory: pyte
             yield f"{_address(folder / 'runtime', process)}doc/tree/cards.ipynb?token=t0ken"
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(PATIENCE)
 
 
 def _address(runtime: Path, process: subprocess.Popen) -> str:
-    deadline = time.monotonic() + 90
-    while process.poll() is None and time.monotonic() < deadline:
+    def look() -> str | None:
+        assert process.poll() is None, "JupyterLab has not started"
         for file in runtime.glob("jpserver-*.json"):
-            try:
+            with contextlib.suppress(ValueError):  # it is being written
                 return json.loads(file.read_text())["url"]
-            except ValueError:
-                pass  # it is being written
-        time.sleep(0.1)
-    raise TimeoutError("JupyterLab has not started")
+        return None
+
+    return wait_until(look) or ""
 
 
 class Notebook:
@@ -270,7 +268,7 @@ class Notebook:
     def idle(self):
         from playwright.sync_api import expect
 
-        expect(self.page.locator(".jp-InputPrompt", has_text="[*]")).to_have_count(0, timeout=60_000)
+        expect(self.page.locator(".jp-InputPrompt", has_text="[*]")).to_have_count(0)
 
     def picture(self, name):
         folder = os.environ.get("RXLLM_PICTURES")
@@ -284,17 +282,22 @@ class Notebook:
 def notebook(lab: str, chromium: str) -> Iterator[Notebook]:
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=20_000)  # a loaded machine draws late
+    expect.set_options(timeout=1000 * PATIENCE)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium)
         page = browser.new_page(viewport={"width": 1100, "height": 2400}, color_scheme="light")
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(1000 * PATIENCE)
         page.goto(lab)
         notebook = Notebook(page)
-        expect(notebook.cell("setup")).to_be_visible(timeout=90_000)
-        page.wait_for_timeout(2000)  # for the kernel
-        notebook.run("setup")
-        expect(notebook.cell("setup").locator(".jp-InputPrompt")).to_have_text(re.compile(r"\[\d+\]"), timeout=60_000)
+        expect(notebook.cell("setup")).to_be_visible()
+        prompt = notebook.cell("setup").locator(".jp-InputPrompt")
+
+        def run_setup() -> str:
+            notebook.run("setup")  # does nothing before the kernel is there
+            return prompt.inner_text()
+
+        wait_until(run_setup, lambda text: "[ ]" not in text)
+        expect(prompt).to_have_text(re.compile(r"\[\d+\]"))
         yield notebook
         browser.close()
 
@@ -304,10 +307,11 @@ def test_a_card_is_there_while_the_model_is_silent_and_the_answer_is_shown_once(
 
     outputs = notebook.run("silence")
     card = notebook.card("silence")
-    expect(card.locator("footer")).to_contain_text("waiting for the first token", timeout=2800)
+    expect(card.locator("footer")).to_contain_text("waiting for the first token")
     first = card.locator("footer").inner_text()
-    expect(card.locator("footer")).not_to_have_text(first, timeout=2500)  # its time ticks
-    expect(card.locator("footer")).to_contain_text("waiting for the first token", timeout=100)
+    expect(card.locator("footer")).not_to_have_text(first)  # its time ticks
+    expect(card.locator("footer")).to_contain_text("waiting for the first token")
+    seen["silence"].set()
     expect(card.locator(".rxllm-text")).to_have_text("after silence")
     expect(card.locator("footer")).to_have_text(re.compile(r"^done · \d+(\.\d)? s · loopback · "))
     notebook.idle()
@@ -321,13 +325,13 @@ def test_arguments_show_while_they_stream_then_two_tools_run_each_with_its_own_e
     tools = notebook.card("arguments").locator(".rxllm-tool")
     expect(tools).to_have_attribute("data-state", "arguments")
     expect(tools.locator("code")).to_have_text('{"city": "Ro')
+    seen["arguments"].set()
     expect(tools).to_have_count(2)
     expect(tools.nth(0)).to_contain_text("asking Rome")
     expect(tools.nth(1)).to_contain_text("asking Oslo")
     before = tools.nth(0).locator("span").first.inner_text()
     assert before.startswith("running")
-    notebook.page.wait_for_timeout(400)
-    assert tools.nth(0).locator("span").first.inner_text() != before
+    expect(tools.nth(0).locator("span").first).not_to_have_text(before)
     notebook.picture("arguments")
     gate.touch()
     expect(tools.nth(0)).to_have_attribute("data-state", "done")
@@ -387,11 +391,8 @@ def test_the_stop_button_closes_the_connection_marks_the_card_and_raises_one_lin
     expect(outputs.nth(1)).to_have_text("Stopped. The partial result is in rxllm.display.last.")
     notebook.picture("stop")
     after = notebook.run("after")
-    expect(after).to_have_count(2)
-    expect(after.nth(1)).to_contain_text("'0 1 2 3 4 '")
-    stopped = float(after.nth(0).inner_text())
-    times = [connection.closed_at for connection in server.connections if connection.closed_at]
-    assert 0 <= max(times) - stopped < BOUND
+    expect(after).to_have_text("('Next.', '0 1 2 ')")
+    assert_closed(connection_of(server, "stalled"))
 
 
 def test_three_streams_stand_side_by_side_and_one_that_fails_says_why(notebook):
@@ -430,8 +431,13 @@ def test_nothing_a_model_writes_is_run_fetched_or_typeset(notebook):
     notebook.picture("nasty")
 
 
-def closed(server):
-    return sum(connection.closed_at is not None for connection in server.connections)
+def connection_of(server: Loopback, prompt: str) -> Connection:
+    """The connection of the latest call with this prompt."""
+
+    def asks(request: Request) -> bool:
+        return request.json["messages"][-1]["content"] == prompt
+
+    return next(each for each in reversed(server.connections) if any(map(asks, each.requests)))
 
 
 def test_the_button_on_the_card_stops_it(notebook, server):
@@ -441,12 +447,11 @@ def test_the_button_on_the_card_stops_it(notebook, server):
     cell = notebook.cell("button")
     expect(cell.locator("article .rxllm-text")).to_contain_text("0 1 2")
     notebook.picture("button")
-    before = closed(server)
     cell.get_by_role("button", name="Stop").click()
     expect(cell.locator("article")).to_have_attribute("data-state", "stopped")
     expect(cell.get_by_role("button", name="Stop")).to_have_count(0)
-    server.wait_until(lambda: closed(server) > before)
-    expect(notebook.run("partial")).to_contain_text("True")
+    expect(notebook.run("partial")).to_have_text("('Next.', '0 1 2 ')")
+    assert_closed(connection_of(server, "stalled"))
 
 
 def test_snapshots_are_one_value_in_place(notebook):
@@ -466,12 +471,13 @@ def test_a_whole_card_in_the_theme_of_the_page(notebook):
     expect(card.locator("details > div")).to_be_hidden()
     expect(card.locator("td").first).to_have_text("2")
     notebook.picture("rest")
-    colours = []
-    for scheme in ("light", "dark"):
-        notebook.page.emulate_media(color_scheme=scheme)
-        notebook.page.wait_for_timeout(1500)
-        colours.append(card.locator("p").last.evaluate("element => getComputedStyle(element).color"))
-    assert len(set(colours)) == 2
+    notebook.page.emulate_media(color_scheme="light")
+    expect(notebook.page.locator("body")).to_have_attribute("data-jp-theme-light", "true")
+    text = card.locator("p").last
+    light = text.evaluate("element => getComputedStyle(element).color")
+    notebook.page.emulate_media(color_scheme="dark")
+    expect(notebook.page.locator("body")).to_have_attribute("data-jp-theme-light", "false")
+    expect(text).not_to_have_css("color", light)
 
 
 def test_thinking_is_open_at_its_end_while_it_streams_and_folded_afterwards(notebook):
@@ -483,7 +489,7 @@ def test_thinking_is_open_at_its_end_while_it_streams_and_folded_afterwards(note
     expect(thoughts.locator("li").last).to_be_in_viewport()
     expect(thoughts.locator("li").first).not_to_be_in_viewport()
     notebook.picture("thoughts")
-    seen.set()
+    seen["thoughts"].set()
     expect(notebook.card("thoughts").locator(".rxllm-text")).to_have_text("Done.")
     expect(thoughts).to_be_hidden()
 
@@ -523,20 +529,19 @@ def test_the_panel_waits_for_decisions_stops_and_remembers(notebook, server):
     expect(cell).not_to_contain_text("waits for approval")
     expect(cell).not_to_contain_text("needs a result")
 
-    send("endless")
+    send("stalled")
     expect(cards.nth(3).locator(".rxllm-text")).to_contain_text("0 1 2")
-    before = closed(server)
     stop.click()
     expect(cards.nth(3)).to_have_attribute("data-state", "stopped")
-    server.wait_until(lambda: closed(server) > before)
     expect(stop).to_be_disabled()
 
     send("which")
-    expect(cards.nth(5).locator(".rxllm-text")).to_have_text("They were: both, endless, which.")
+    expect(cards.nth(5).locator(".rxllm-text")).to_have_text("They were: both, stalled, which.")
+    assert_closed(connection_of(server, "stalled"))
     notebook.picture("panel-after")
 
 
-def test_what_is_done_in_an_anywidget_arrives(notebook):
+def test_a_change_in_an_anywidget_arrives(notebook):
     from playwright.sync_api import expect
 
     if importlib.util.find_spec("anywidget") is None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.judges import absent, judge
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.judges
 
@@ -79,7 +80,7 @@ def test_cards_are_redrawn_while_their_cells_run(tmp_path: Path):
     needs("marimo", "playwright")
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=20_000)  # a loaded machine draws late
+    expect.set_options(timeout=1000 * PATIENCE)
     chromium = judge("chromium", "browser")
     (tmp_path / "notebook.py").write_text(LIVE)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -93,7 +94,7 @@ def test_cards_are_redrawn_while_their_cells_run(tmp_path: Path):
             page = browser.new_page()
             _go(page, f"http://127.0.0.1:{port}")
             cards = page.locator("article")
-            expect(cards).to_have_count(2, timeout=60_000)
+            expect(cards).to_have_count(2)
             expect(cards.nth(0)).to_contain_text("It is the first.")
             expect(cards.nth(1)).to_have_attribute("data-state", "running")
             expect(cards.nth(1).locator(".rxllm-text")).to_have_text("Half")
@@ -106,7 +107,7 @@ def test_cards_are_redrawn_while_their_cells_run(tmp_path: Path):
         finally:
             browser.close()
             server.terminate()
-            server.wait(30)
+            server.wait(PATIENCE)
 
 
 def _go(page, address: str) -> None:

@@ -17,6 +17,7 @@ import rxllm
 from rxllm import AdapterError, Fake, Usage, ValidationError, generate_many
 from rxllm.display import _progress_bar
 from rxllm.values import Progress
+from tests.waiting import PATIENCE
 
 
 class Terminal(io.TextIOWrapper):
@@ -179,7 +180,7 @@ def test_on_a_real_terminal_the_retries_that_are_logged_do_not_tear_it() -> None
             with contextlib.suppress(OSError):  # the end of a pseudo-terminal
                 while data := os.read(master, 4096):
                     written += data
-            assert process.wait(60) == 0
+            assert process.wait(PATIENCE) == 0
     finally:
         os.close(master)
     *records, bar_line, done, end = screen(written.decode())
