@@ -30,12 +30,12 @@ STOPWATCHES = {"now", "assert_prompt", "close_times"}
 OPTION = re.compile(
     r"(^|_)(timeout|deadline|lease|idle|grace|heartbeat|interval|seconds|delay|wait|patience|every|ping|poll)(_|$)"
 )
-SIMULATIONS = re.compile(r"^simulate")
 USES_SOCKETS = re.compile(r"\b([lL]oopback|socket|subprocess|httpx|uvicorn|served?|script)\b")
 
 READS_CLOCKS = re.compile(rf"\b({'|'.join(CLOCKS | READINGS | STOPWATCHES)}|time\.time)\b")
 WORTH_READING = re.compile(rf"\bsleep|\.wait\(|{USES_SOCKETS.pattern}|{READS_CLOCKS.pattern}")
 
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
 
 Place = tuple[str, int, str]
@@ -104,7 +104,7 @@ def _comparisons(tree: ast.Module) -> list[tuple[str, ast.expr]]:
 def _outermost_functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yield functions and methods; what is defined inside of one shares its names."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(child, FUNCTIONS):
             yield child
         elif isinstance(child, ast.stmt):
             yield from _outermost_functions(child)
@@ -143,7 +143,7 @@ def _is_measured(expression: ast.AST, clocks: set[str], measured: set[str]) -> b
     return False
 
 
-def _returns_reading(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def _returns_reading(function: FUNCTIONS) -> bool:
     measured = _measured_names(function, STOPWATCHES)
     returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value]
     return any(_is_measured(value, STOPWATCHES, measured) for value in returned)
@@ -194,28 +194,25 @@ def _is_short(value: ast.AST) -> bool:
 
 
 def _lines_of_simulated(tree: ast.Module) -> set[int]:
-    """The lines of calls of `simulate` and its like, and of the functions that they run."""
-    functions = {
-        node.name: node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-    }
-    calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and SIMULATIONS.match(getattr(node.func, "attr", getattr(node.func, "id", "")))
-    ]
+    """Return the lines of calls of `simulate` and its like, and of the functions that they run."""
+    shared = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS | ast.ClassDef)}
     lines: set[int] = set()
-    reached: set[str] = set()
-    pending: list[ast.AST] = list(calls)
+    reached: set[ast.AST] = set()
+    pending = [(node, top) for top in tree.body for node in ast.walk(top) if _simulates(node)]
     while pending:
-        node = pending.pop()
+        node, top = pending.pop()
+        reached.add(node)
         lines |= set(range(node.lineno, node.end_lineno + 1))  # type: ignore[attr-defined]
-        for name in [other.id for other in ast.walk(node) if isinstance(other, ast.Name)]:
-            if name in functions and name not in reached:
-                reached.add(name)
-                pending.append(functions[name])
+        names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+        own = [inner for inner in ast.walk(top) if isinstance(inner, FUNCTIONS) and inner.name in names]
+        others = [shared[name] for name in names & shared.keys() - {inner.name for inner in own}]
+        pending += [(inner, top) for inner in own if inner not in reached]
+        pending += [(other, other) for other in others if other not in reached]
     return lines
+
+
+def _simulates(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2].startswith("simulate")
 
 
 def counts() -> dict[str, Counter[str]]:
