@@ -16,6 +16,7 @@ from tests.benchmarks import (
     batch,
     browsers,
     chunks,
+    closes,
     cluster,
     cpu,
     decode,
@@ -52,6 +53,7 @@ TABLES: dict[str, Callable[[Effort], list[Table]]] = {
     "o": stores.measure,
     "p": runs.measure,
     "q": early.measure,
+    "r": closes.measure,
 }
 
 

@@ -119,11 +119,11 @@ def test_a_picture_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("reply", [Reply([b"x", STALL], headers={"Content-Type": "image/png"}), Reply(before=STALL)])
 def test_a_picture_that_does_not_come(monkeypatch: pytest.MonkeyPatch, reply: Reply) -> None:
-    monkeypatch.setattr("rxllm.adapters.images.FETCH_SECONDS", 0.1)
+    monkeypatch.setattr("rxllm.adapters.images.FETCH_SECONDS", 1.0)
     assert unfetched(reply).reason == "timeout"
 
 
 def test_a_slow_drip_is_no_way_round_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rxllm.adapters.images.FETCH_SECONDS", 0.2)
-    drip = [piece for _ in range(40) for piece in (b"x", Pause(0.05))]
+    monkeypatch.setattr("rxllm.adapters.images.FETCH_SECONDS", 1.0)
+    drip = [piece for _ in range(1200) for piece in (b"x", Pause(0.05))]
     assert unfetched(Reply(drip, headers={"Content-Type": "image/png"})).reason == "timeout"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import httpx
@@ -19,8 +19,9 @@ from rxllm.runtime import RetryPolicy, Stream
 from rxllm.testing import PNG
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply
 from rxllm.values import Image, ImageAdapterError, ImageResponse
+from tests.closing import SILENT, assert_closes
 from tests.images.answers import openai_images, parts_of
-from tests.runtime.support import SILENT, assert_prompt, close_times, now, on_loop, until
+from tests.waiting import until
 
 KEY = "sk-sentinel-0123456789"
 MADE = Reply.of_json(openai_images())
@@ -112,8 +113,8 @@ def unused_port() -> int:
     ],
     ids=["silence", "stall", "reset", "fin", "redirect", "html"],
 )
-def test_what_breaks_is_an_error_of_images(reply: Reply, reason: str) -> None:
-    error = failure(reply, timeout=0.1, api_key=KEY)
+def test_a_call_that_breaks_is_an_error_of_images(reply: Reply, reason: str) -> None:
+    error = failure(reply, timeout=1.0, api_key=KEY)
     assert (type(error), error.reason, error.provider) == (ImageAdapterError, reason, "openai")
     shown: Any = error
     while shown is not None:
@@ -151,21 +152,24 @@ def test_a_failure_is_tried_again() -> None:
 # Closes
 
 
-async def _dispose_once_asked(server: Loopback, call: Stream[Any]) -> float:
-    subscription = call.subscribe()
-    await until(lambda: bool(server.requests))
-    acted = now()
-    subscription.dispose()
-    return acted
+Make = Callable[[Loopback], Stream[ImageResponse]]
+
+
+def disposing(make: Make = images) -> Callable[[Loopback], Coroutine[Any, Any, None]]:
+    async def leave(server: Loopback) -> None:
+        subscription = make(server).subscribe()
+        await until(lambda: server.requests)
+        subscription.dispose()
+
+    return leave
 
 
 def test_a_dispose_before_the_answer_closes() -> None:
-    assert_prompt(close_times(on_loop(lambda server: _dispose_once_asked(server, images(server))), SILENT))
+    assert_closes(disposing(), SILENT)
 
 
 def test_a_dispose_within_the_answer_closes() -> None:
-    begun = Reply([b'{"data": ', STALL])
-    assert_prompt(close_times(on_loop(lambda server: _dispose_once_asked(server, images(server))), begun))
+    assert_closes(disposing(), Reply([b'{"data": ', STALL]))
 
 
 def test_a_dispose_while_an_input_is_fetched_closes() -> None:
@@ -173,20 +177,18 @@ def test_a_dispose_while_an_input_is_fetched_closes() -> None:
         adapter = OpenAIImages(base_url="http://127.0.0.1:1")
         return edit_image(adapter, Image.from_url(server.url + "/a.png"), "more", model="m")
 
-    assert_prompt(close_times(on_loop(lambda server: _dispose_once_asked(server, call(server))), SILENT))
+    assert_closes(disposing(call), SILENT)
 
 
 def test_a_call_that_is_cancelled_closes() -> None:
-    async def act(server: Loopback) -> float:
+    async def leave(server: Loopback) -> None:
         task = asyncio.create_task(_awaited(images(server)))
-        await until(lambda: bool(server.requests))
-        acted = now()
+        await until(lambda: server.requests)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        return acted
 
-    assert_prompt(close_times(on_loop(act), SILENT))
+    assert_closes(leave, SILENT)
 
 
 async def _awaited(call: Stream[Any]) -> Any:
@@ -203,8 +205,7 @@ def test_calls_disposed_while_they_connect_cost_the_pool_nothing() -> None:
                 subscription = generate_image(adapter, "a kestrel", model="m").subscribe()
                 await asyncio.sleep(0)
                 subscription.dispose()
-            async with asyncio.timeout(5):
-                assert len((await generate_image(adapter, "a kestrel", model="m")).images) == 1
+            assert len((await generate_image(adapter, "a kestrel", model="m")).images) == 1
 
     with Loopback(MADE) as server:
         asyncio.run(main())

@@ -71,6 +71,7 @@ from rxllm.values import (
 )
 from tests.testing.test_adapter_conformance import TestFake as FakeSuite
 from tests.testing.wires import OpenAIChatWire
+from tests.waiting import turns
 
 START = MessageStarted(Message("assistant"))
 END = MessageCompleted(Message("assistant"), "stop")
@@ -614,7 +615,8 @@ def played_once(self: Any, request: Request, call: Call) -> Observable[Event]:
     return from_iterable(iter([START, END]))
 
 
-LONG = 0.05
+LONG = 1000
+"""Turns of the loop in which another call begins, or this one is left."""
 """Seconds in which the next call is made, or the first is left, on a busy machine too."""
 
 
@@ -631,7 +633,7 @@ class Shared:
         self.live += 1
         mine = self.live
         yield START
-        await asyncio.sleep(LONG)
+        await turns(LONG)
         self.live, alone = mine - 1, self.live == mine
         yield END if alone else ErrorEvent(StreamError("unknown"))
 
@@ -651,7 +653,7 @@ class Sulking:
         whole = False
         try:
             yield START
-            await asyncio.sleep(LONG)
+            await turns(LONG)
             yield END
             whole = True
         finally:
@@ -965,7 +967,6 @@ def quick(tool: Any, arguments: Any, context: Any) -> Any:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(_outcome(tool, arguments, context)), daemon=True)
     thread.start()
-    thread.join(0.02)
     if not results:
         return "not yet"
     if isinstance(results[0], Exception):

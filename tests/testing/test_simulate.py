@@ -42,9 +42,7 @@ def test_time_passes_at_once_and_every_clock_agrees() -> None:
         await asyncio.sleep(3600)
         return [clock() - start for clock, start in zip(clocks, before, strict=True)]
 
-    began = time.monotonic()
     assert simulate(app).value == pytest.approx([3600.0] * 4)
-    assert time.monotonic() - began < 5
 
 
 def test_timers_of_rx_run_on_the_loop() -> None:
@@ -176,7 +174,7 @@ def test_randomness_comes_from_the_seed_and_the_process_has_its_own_again() -> N
 # The network
 
 
-def test_what_runs_on_a_loopback_runs_in_simulation() -> None:
+def test_a_script_of_a_loopback_runs_in_simulation() -> None:
     async def app(world: World) -> Any:
         server = world.serve([Reply([chat_chunk("Hel"), Pause(9.0), Cut.FIN]), Reply(chat("Hello"))])
         first, second = [await rxllm.generate(engine_of(server), "Hi") for _ in range(2)]
