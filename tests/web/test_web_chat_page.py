@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -90,9 +91,13 @@ def test_code_is_copied_as_the_model_wrote_it(page):
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     send(page, "Markdown please")
     copy = page.get_by_role("button", name="Copy")
+    wait_for_answer(page)
+    page.clock.install()
+    page.clock.pause_at(datetime.now() + timedelta(hours=1))
     copy.click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert page.evaluate("navigator.clipboard.readText()") == 'if 1 < 2:\n    print("<b>")'
+    page.clock.run_for(2000)
     expect(copy).to_be_visible()
 
 
