@@ -323,7 +323,7 @@ def items(notes: list[Any]) -> list[Any]:
     return [(kind, item) for _, kind, item in notes]
 
 
-@pytest.mark.long
+@pytest.mark.judges
 def test_a_backtest_equals_the_live_run(tmp_path: Path) -> None:
     """A hundred streams from a server; what is compared is every item, error and end, and their times."""
     seeds = range(100)
