@@ -9,6 +9,8 @@ import pytest
 from tests.corpus import VARIABLE
 from tests.programs import python
 
+pytestmark = pytest.mark.judges
+
 ROOT = Path(__file__).parent.parent
 
 

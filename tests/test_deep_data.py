@@ -78,6 +78,7 @@ def ends(source: Any) -> Any:
         return error
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("levels", [500, 700, 900, 5000])
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_a_frame_or_an_error_body_that_is_nested_deep(adapter: Any, levels: int) -> None:
@@ -96,6 +97,7 @@ def test_a_frame_or_an_error_body_that_is_nested_deep(adapter: Any, levels: int)
                 assert KEY not in f"{error!r} {error} {error.fields()}"
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_an_option_is_refused_or_sent(adapter: Any, value: str) -> None:

@@ -188,6 +188,7 @@ def test_headers_with_keys_in_an_engines_params_are_not_pickled_either() -> None
     assert copy.copy(engine).params == copy.deepcopy(engine).params == engine.params == {"headers": headers, "seed": 1}
 
 
+@pytest.mark.sockets
 def test_an_engine_is_copied_after_calls_and_its_copies_can_be_called() -> None:
     with Loopback(lambda request: Reply(chat("Hello"))) as server:
         engine = Engine(OpenAIChat(base_url=server.url), model="m", tools=(double,))

@@ -77,6 +77,7 @@ def authorization(adapter: OpenAIChat, call: Call | None = None) -> str | None:
     return adapter.build(ASKED, call or Call()).headers.get("authorization")
 
 
+@pytest.mark.sockets
 def test_an_adapter_is_build_decoder_and_error() -> None:
     with Loopback([Reply([b"one ", b"two"]), Reply(b"no", status=418)]) as server:
         engine = Engine(Words(base_url=server.url), retry=False)
@@ -87,6 +88,7 @@ def test_an_adapter_is_build_decoder_and_error() -> None:
         assert caught.value.status == 418
 
 
+@pytest.mark.sockets
 def test_a_server_of_ones_own_may_need_no_key() -> None:
     """Nor does its refusal: what it says is what is raised."""
 
@@ -131,6 +133,7 @@ def test_a_proxy_that_cannot_be_is_a_typed_error(
     assert "password" not in f"{caught.value} {caught.value.__cause__!r}"
 
 
+@pytest.mark.sockets
 def test_build_gives_the_request_and_sends_nothing() -> None:
     with Loopback() as server:
         adapter = OpenAIChat(base_url=server.url + "/v1/", api_key=KEY, headers={"x-mine": "yes"})
@@ -141,6 +144,7 @@ def test_build_gives_the_request_and_sends_nothing() -> None:
         assert server.connections == []
 
 
+@pytest.mark.sockets
 def test_what_is_built_is_what_is_sent() -> None:
     with Loopback(Reply(chat("Hello"))) as server:
         adapter = OpenAIChat(base_url=server.url, api_key=KEY)
@@ -265,6 +269,7 @@ def refusal(reply: Reply, query: str = "") -> AdapterError:
     return caught.value
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("status", [302, 404, 405])
 def test_where_nothing_is_the_address_is_told_without_its_query(status: int) -> None:
     error = refusal(Reply.of_json({"error": {"message": "not here"}}, status), f"?key={KEY}&api-version=1")
@@ -274,10 +279,12 @@ def test_where_nothing_is_the_address_is_told_without_its_query(status: int) -> 
     assert KEY not in f"{error!r} {vars(error)}"
 
 
+@pytest.mark.sockets
 def test_other_refusals_say_what_the_provider_says() -> None:
     assert refusal(Reply.of_json({"error": {"message": "no"}}, 400)).message == "no"
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("body", [PAGE, [b"\n", PAGE[1:]], [PAGE[:2], PAGE[2:]]], ids=["whole", "blank first", "cut"])
 @pytest.mark.parametrize("kind", ["text/html", "text/html; charset=utf-8"])
 def test_a_page_is_no_stream(body: Any, kind: str) -> None:
@@ -288,6 +295,7 @@ def test_a_page_is_no_stream(body: Any, kind: str) -> None:
     assert KEY not in f"{error!r} {vars(error)}"
 
 
+@pytest.mark.sockets
 def test_a_stream_that_calls_itself_a_page_is_read() -> None:
     with Loopback(Reply([b"\n", *chat("Hel", "lo")], headers={"Content-Type": "text/html"})) as server:
         engine = Engine(OpenAIChat(base_url=server.url, api_key=KEY), model="m")

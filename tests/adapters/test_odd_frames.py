@@ -155,6 +155,7 @@ def answered(adapter: Any, reply: Reply) -> list[Event]:
         return list(rxllm.stream_generate(adapter(base_url=server.url, api_key="k"), "Hi", model="m", retry=False))
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("body", [b"a\nb\n\xff\n", [b"a\n", b"b\n", b"\xff\n"]], ids=["one read", "three reads"])
 def test_a_foreign_decoder_that_raises_ends_the_stream_with_a_typed_error(body: Any) -> None:
     *events, last = answered(Foreign, Reply(body))
@@ -164,12 +165,14 @@ def test_a_foreign_decoder_that_raises_ends_the_stream_with_a_typed_error(body: 
     assert isinstance(last.error.__cause__, UnicodeDecodeError)
 
 
+@pytest.mark.sockets
 def test_a_foreign_decoder_that_raises_at_the_end_does_so_too() -> None:
     events = answered(Foreign, Reply(b"a\n!\n"))
     assert events[-2:-1] == [ToolCallCompleted("c", "f", {}, "", {"error": "incomplete"})]
     assert isinstance(events[-1], ErrorEvent)
 
 
+@pytest.mark.sockets
 def test_an_error_reader_that_raises_leaves_the_status() -> None:
     with pytest.raises(AdapterError) as caught:
         answered(Foreign, Reply(b"oops", 429, {"Retry-After": "3"}))
@@ -182,18 +185,21 @@ class FragileImages(OpenAIImages):
         raise IndexError("no image")
 
 
+@pytest.mark.sockets
 def test_an_images_reader_that_raises_is_a_malformed_response() -> None:
     with Loopback(Reply.of_json({"data": []})) as server, pytest.raises(AdapterError) as caught:
         rxllm.generate_image(Engine(image_adapter=FragileImages(base_url=server.url)), "a cat", model="m").run()
     assert caught.value.reason == "malformed_response"
 
 
+@pytest.mark.sockets
 def test_an_image_at_what_is_not_a_url_is_a_typed_error() -> None:
     with Loopback(Reply.of_json({"data": [{"url": "http://[x"}]})) as server, pytest.raises(AdapterError) as caught:
         rxllm.generate_image(Engine(image_adapter=OpenAIImages(base_url=server.url)), "a cat", model="m").run()
     assert "not a valid URL" in caught.value.message
 
 
+@pytest.mark.sockets
 def test_a_chat_keeps_the_tools_that_have_run() -> None:
     first = calling("add", '{"a": 1}')
     last = [chat_chunk("It"), b'data: {"number": %b}\n\n' % (b"1" * 5000)]

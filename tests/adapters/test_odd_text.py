@@ -133,6 +133,7 @@ def test_a_foreign_adapter_that_cannot_build_its_request_is_a_typed_error() -> N
     assert isinstance(caught.value.__cause__, UnicodeEncodeError)
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("result", [UNENCODABLE, [UNENCODABLE], {UNENCODABLE: 1}], ids=["text", "list", "object"])
 def test_a_tool_may_return_what_utf_8_cannot_say(result: Any) -> None:
     first = calling("ls")
@@ -146,6 +147,7 @@ def test_a_tool_may_return_what_utf_8_cannot_say(result: Any) -> None:
     assert from_json(to_json(answer).encode()) == answer
 
 
+@pytest.mark.sockets
 def test_a_tool_may_fail_with_what_utf_8_cannot_say(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, logger="rxllm")  # pytest cannot pass on what it would capture
 
@@ -158,6 +160,7 @@ def test_a_tool_may_fail_with_what_utf_8_cannot_say(caplog: pytest.LogCaptureFix
         assert rxllm.chat(engine, "Hi").run().halted_reason == "completed"
 
 
+@pytest.mark.sockets
 def test_arguments_that_do_not_parse_are_clipped_in_what_the_model_is_told() -> None:
     first = calling("ls", '{"a": "' + "x" * 100_000)
     with Loopback([first, Reply(chat("Hi"))]) as server:

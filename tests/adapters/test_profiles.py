@@ -115,6 +115,7 @@ def by_name(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
     _connect._shared.cache_clear()
 
 
+@pytest.mark.sockets
 def test_all_who_name_a_provider_share_its_connections(by_name: Loopback, monkeypatch: pytest.MonkeyPatch):
     """And each call looks for its key."""
 
@@ -152,6 +153,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), call.run().output_text
 """
 
 
+@pytest.mark.judges
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_forked_child_has_connections_of_its_own(by_name: Loopback):
     assert finished(script(FORKED, by_name.url)) == (0, "0 Hello\n", "")
@@ -197,6 +199,7 @@ def test_the_calls_key_comes_before_the_adapters():
     assert Compatible("groq").build(request, Call()).headers["authorization"] == "Bearer store"
 
 
+@pytest.mark.sockets
 def test_a_whole_call_at_another_address():
     with Loopback(ANSWER) as server:
         adapter = Compatible("together", api_key="k", base_url=f"{server.url}/v1", headers={"x-own": "1"})
@@ -210,6 +213,7 @@ def test_a_whole_call_at_another_address():
     )
 
 
+@pytest.mark.sockets
 def test_its_errors_say_whose_they_are():
     with Loopback(Reply.of_json({"detail": "Invalid API Key"}, 401)) as server:
         engine = Engine(Compatible("mistral", api_key="k", base_url=server.url), model="m", retry=False)
@@ -272,6 +276,7 @@ def f(x: int = 0) -> int:
     return 2 * x
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("name", COMPATIBLE)
 def test_thoughts_go_back_to_those_that_want_them(name: str):
     called = {"index": 0, "id": "D681PevKs", "function": {"name": "f", "arguments": '{"x": 1}'}}
@@ -319,12 +324,14 @@ class TestAzure:
     def ask(self, adapter: Any) -> None:
         generate(Engine(adapter, model="gpt-5", retry=False), "Hi", max_tokens=9).run()
 
+    @pytest.mark.sockets
     def test_the_undated_api(self):
         with Loopback(ANSWER) as server:
             self.ask(OpenAIChat(base_url=f"{server.url}/openai/v1", api_key="k"))
         (asked,) = server.requests
         assert (asked.path, asked.headers["authorization"]) == ("/openai/v1/chat/completions", "Bearer k")
 
+    @pytest.mark.sockets
     def test_a_dated_version(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("OPENAI_API_KEY", "OpenAI's")
         with Loopback(ANSWER) as server:

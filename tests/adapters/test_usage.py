@@ -149,6 +149,7 @@ def test_iterations_that_cannot_be_read_change_no_count(listed: Any) -> None:
     assert counted.total_cost == pytest.approx((3 * 3 + 15) / 1e6)
 
 
+@pytest.mark.sockets
 def test_entries_of_the_catalogue_price_the_iterations_of_their_models_and_budgets_count_all() -> None:
     frames = [
         {"type": "message_start", "message": {"id": "m", "model": "small", "usage": {"input_tokens": 1}}},

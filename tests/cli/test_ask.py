@@ -23,6 +23,8 @@ from tests.closing import SILENT, assert_closed
 from tests.programs import python_without
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.judges
+
 HELLO = Reply(chat("Hel", "lo"))
 BEGUN = Reply([chat_chunk("Once upon"), STALL])
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

@@ -90,6 +90,7 @@ def test_a_system_prompt_is_a_message() -> None:
     assert [message.role for message in fake.requests[0].messages] == ["system", "user"]
 
 
+@pytest.mark.sockets
 def test_the_address_the_headers_and_the_client_belong_to_the_adapter() -> None:
     for name in ("base_url", "api_base", "azure_endpoint"):
         assert "rxllm.Engine.from_model('openai:...', base_url=...)" in refusal(name)
@@ -165,6 +166,7 @@ def test_several_answers_are_several_requests() -> None:
     assert [response.output_text for response in answers] == ["Hello"] * 3
 
 
+@pytest.mark.sockets
 def test_log_probabilities_are_a_providers_option() -> None:
     message = refusal("logprobs", True)
     assert "options={'logprobs': True}" in message
@@ -284,6 +286,7 @@ def test_a_model_for_tests_is_a_fake() -> None:
     assert rxllm.generate(Fake("Hello"), "Hi").run().output_text == "Hello"
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("name", ["top_k", "user", "logit_bias", "presence_penalty", "parallel_tool_calls", "store"])
 def test_what_only_a_provider_knows_is_passed_on(name: str) -> None:
     assert refusal(name, 1).endswith(

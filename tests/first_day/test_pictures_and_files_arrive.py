@@ -13,6 +13,8 @@ from rxllm.testing import loopback
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import FilePart, Image, ImagePart, Part, SourcePart, TextPart, ThinkingPart
 
+pytestmark = pytest.mark.sockets
+
 PDF = FilePart({"mime_type": "application/pdf", "data": b"%PDF-1.7", "name": "contract.pdf"})
 NOTES = FilePart({"mime_type": "text/markdown", "data": b"Milk, eggs", "name": "notes.md"})
 PHOTO = ImagePart(Image.from_binary(b"\x89PNG", "image/png"))

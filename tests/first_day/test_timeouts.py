@@ -13,6 +13,7 @@ from rxllm.testing.loopback import STALL, Loopback, Reply
 slow = Fake([("delay", 60), "Hello"])
 
 
+@pytest.mark.sockets
 def test_a_server_that_has_not_begun_an_answer_raises() -> None:
     with Loopback([Reply([STALL])]) as server:
         engine = Engine(rxllm.OpenAIChat(api_key="k", base_url=server.url), model="m")

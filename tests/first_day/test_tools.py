@@ -281,6 +281,7 @@ def test_wrong_arguments_are_told_to_the_model_by_path_and_fault() -> None:
         assert fault in caught.value.message
 
 
+@pytest.mark.judges
 def test_pydantic_is_imported_by_users_only() -> None:
     program = """
 import sys, dataclasses, rxllm

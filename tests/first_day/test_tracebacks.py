@@ -125,6 +125,7 @@ def test_a_pickle_that_names_the_module_of_the_class_is_read() -> None:
     assert pickle.loads(old) == pickle.loads(pickle.dumps(error)) == error
 
 
+@pytest.mark.sockets
 def test_the_exception_of_the_transport_is_kept_and_not_printed() -> None:
     engine = rxllm.Engine(rxllm.OpenAIChat(base_url="http://127.0.0.1:9/v1", api_key="k"), model="m", retry=False)
     with pytest.raises(AdapterError) as caught:
@@ -167,6 +168,7 @@ def test_a_cause_that_is_its_own_cause_ends_the_search() -> None:
         rxllm.generate(Fake(first), "Hi").run()
 
 
+@pytest.mark.sockets
 def test_a_model_that_is_not_there_is_no_fault_of_the_base_url() -> None:
     reply = Reply(b'{"error":"model \'x\' not found"}', status=404)
     with Loopback(reply) as server, pytest.raises(AdapterError) as caught:

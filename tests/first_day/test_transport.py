@@ -36,6 +36,7 @@ def transport_of(adapter: Any) -> str:
     return asyncio.run(main())
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("name", ["httpx", "httpx2", "aiohttp"])
 @pytest.mark.parametrize("choose", ["a line of code", "the environment"])
 def test_every_named_model_is_called_over_it(name: Any, choose: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +50,7 @@ def test_every_named_model_is_called_over_it(name: Any, choose: str, monkeypatch
         assert transport_of(connect("openai")) == name
 
 
+@pytest.mark.sockets
 def test_httpx_is_the_default_though_aiohttp_is_installed() -> None:
     with Loopback(HELLO) as server:
         adapter = OpenAIChat(base_url=server.url)
@@ -59,6 +61,7 @@ def test_httpx_is_the_default_though_aiohttp_is_installed() -> None:
         assert transport_of(adapter) == "httpx"
 
 
+@pytest.mark.sockets
 def test_in_a_notebook_the_next_call_of_a_named_model_goes_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though its calls share one loop."""
 
@@ -114,6 +117,7 @@ def test_aiohttp_refuses_a_socks_proxy_of_the_environment(monkeypatch: pytest.Mo
     assert "password" not in str(caught.value)
 
 
+@pytest.mark.judges
 def test_a_program_needs_no_line_of_code() -> None:
     code = """
         import sys, rxllm

@@ -198,6 +198,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.judges
 def test_without_the_extra_a_raw_schema_is_not_checked_and_says_so_once() -> None:
     ran = python("-c", WITHOUT_THE_EXTRA)
     assert ran.returncode == 0

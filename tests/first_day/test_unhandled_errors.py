@@ -61,6 +61,7 @@ def test_an_error_that_nobody_handles_is_printed_once_with_the_users_frames(tmp_
     assert "\n".join(lines).count(BUG) == 1
 
 
+@pytest.mark.judges
 def test_frames_below_the_users_stay(tmp_path: Path) -> None:
     lines = printed(tmp_path, "hello.pipe(ops.text()).map(parse).subscribe(print)")
     files = [line.split('"')[1] for line in lines if line.startswith("  File")]

@@ -62,6 +62,7 @@ def test_a_name_that_is_not_there_is_answered(module: ModuleType, name: str, rem
     assert not hasattr(module, name)
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("line", ["rxllm.operators.map", "rxllm.operators.tapp", "rxllm.image"])
 def test_python_adds_no_guess_of_its_own(line: str) -> None:
     shown = subprocess.run([sys.executable, "-c", f"import rxllm; {line}"], capture_output=True, text=True, check=False)

@@ -11,6 +11,8 @@ from rxllm import AdapterError, Anthropic, Engine, OpenAIChat
 from rxllm.images import OpenAIImages
 from rxllm.testing.loopback import Loopback, Reply
 
+pytestmark = pytest.mark.sockets
+
 
 def refusal(adapter: Any, status: int, body: Any) -> AdapterError:
     with Loopback(Reply.of_json(body, status)) as server:

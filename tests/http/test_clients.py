@@ -23,6 +23,8 @@ from tests.http.support import all_places_are_free, churn, live_calls, moody
 from tests.runtime.support import ON_BOTH, finished, model, script
 from tests.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.sockets
+
 ANSWER = Reply(chat("Hello"))
 
 
@@ -254,6 +256,7 @@ print(*(name for name in seen if not name.startswith("rxllm")))
 """
 
 
+@pytest.mark.judges
 @ON_BOTH
 def test_a_first_call_that_is_left_at_once_keeps_no_loop() -> None:
     code = """

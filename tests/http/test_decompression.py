@@ -73,6 +73,7 @@ def test_what_is_not_packed_as_it_says_is_an_error(encoding: str) -> None:
         pieces_of(b"\xff" * 100, encoding, 50)
 
 
+@pytest.mark.sockets
 @ON_BOTH
 def test_it_is_a_typed_error_of_the_call() -> None:
     headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
@@ -86,6 +87,7 @@ MIB = 1 << 20
 SPACES = gzip.compress(bytes(128 * MIB), 9)
 
 
+@pytest.mark.sockets
 @ON_BOTH
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_bomb_takes_no_memory(status: int) -> None:

@@ -23,6 +23,8 @@ from rxllm import AdapterError, Engine, Event, OpenAIChat, generate, stream_gene
 from rxllm.testing.loopback import DONE, chat_chunk, chat_finish
 from tests.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.sockets
+
 TEXT = "0 1 2 3 4 5 "
 SILENT_AFTER = 2
 FRAMES = [*(chat_chunk(f"{word} ") for word in TEXT.split()), chat_finish(), DONE]

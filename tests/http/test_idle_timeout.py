@@ -183,6 +183,7 @@ class LaterLoop(asyncio.SelectorEventLoop):
         return super().time() + self.later
 
 
+@pytest.mark.sockets
 @ON_BOTH
 def test_a_loop_that_stood_still_reads_first_what_came_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a notebook's does while a cell computes."""

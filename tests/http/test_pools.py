@@ -17,6 +17,8 @@ from tests.http.support import held
 from tests.runtime.support import model
 from tests.waiting import until
 
+pytestmark = pytest.mark.sockets
+
 
 async def await_one(engine: Engine) -> None:
     assert (await generate(engine, "Hi")).output_text == "Hello"

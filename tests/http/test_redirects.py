@@ -15,6 +15,8 @@ from rxllm.testing.loopback import Loopback, Reply, chat
 from tests.runtime.support import model
 from tests.waiting import until
 
+pytestmark = pytest.mark.sockets
+
 KEY = "sk-sentinel-0123456789"
 
 

@@ -38,7 +38,7 @@ from tests.http.support import held
 from tests.runtime.support import ON_BOTH, model
 from tests.waiting import until
 
-pytestmark = ON_BOTH
+pytestmark = [ON_BOTH, pytest.mark.sockets]
 
 KEY = "sk-sentinel-0123456789"
 

@@ -21,6 +21,8 @@ from tests.closing import SILENT, STALLED, also_next, assert_closed, next_call
 from tests.runtime.support import ON_BOTH, model
 from tests.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.sockets
+
 ANSWER = Reply([chat_chunk("Hel"), chat_chunk("lo"), chat_finish(), DONE])
 
 

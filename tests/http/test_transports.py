@@ -38,6 +38,8 @@ from tests.runtime.support import finished, model, run_on, script
 from tests.testing import wires
 from tests.waiting import PATIENCE, turns, until, wait_until
 
+pytestmark = pytest.mark.sockets
+
 
 class Way(NamedTuple):
     """A client's transport, and the loop that it runs on."""
@@ -523,6 +525,7 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
     assert caught.value.reason == "missing_dependency"
 
 
+@pytest.mark.judges
 def test_aiohttp_is_imported_when_a_call_is_made() -> None:
     code = """
         import sys

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from rxllm.images import FakeImages, GeminiImages, OpenAIImages
 from rxllm.testing import PNG, REQUEST_ID, ImageConformance, Served
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.values import ImageAdapterError, ImageRequest
 from tests.images.answers import gemini_images, openai_images
+
+pytestmark = pytest.mark.sockets
 
 
 def refused(body: Any) -> Reply:

@@ -17,6 +17,8 @@ from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, Request
 from rxllm.values import Image, ImageAdapterError
 from tests.images.answers import image_reply, openai_images, parts_of
 
+pytestmark = pytest.mark.sockets
+
 KEY = "sk-sentinel-0123456789"
 MADE = Reply.of_json(openai_images())
 

@@ -23,6 +23,8 @@ from tests.closing import SILENT, assert_closes
 from tests.images.answers import openai_images, parts_of
 from tests.waiting import until
 
+pytestmark = pytest.mark.sockets
+
 KEY = "sk-sentinel-0123456789"
 MADE = Reply.of_json(openai_images())
 

@@ -27,6 +27,8 @@ from rxllm import operators as ops
 from rxllm.testing import World, simulate, simulate_cancels, simulate_many
 from tests.testing.simulated import engine_of, slowly, with_tools
 
+pytestmark = pytest.mark.judges
+
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
 
 

@@ -17,6 +17,8 @@ import pytest
 from tests.judges import absent, node
 from tests.runtime.support import ROOT
 
+pytestmark = pytest.mark.judges
+
 PACKAGE = ROOT / "tests" / "node_modules" / "@modelcontextprotocol" / "conformance"
 CLIENT = Path(__file__).with_name("conformance_client.py")
 

@@ -197,6 +197,7 @@ def test_it_checks_what_those_before_it_have_made() -> None:
     assert seen == [["Hi"], ["Be brief.", "Hi"]]
 
 
+@pytest.mark.sockets
 def test_a_refused_answers_connection_is_closed() -> None:
     with Loopback(Reply(endless())) as server:
         model = rxllm.OpenAIChat(base_url=server.url, api_key="k")
@@ -349,6 +350,7 @@ def test_a_subscriber_that_raises_at_a_released_event_ends_the_call_once(at: int
     assert len(seen) == at + 1
 
 
+@pytest.mark.sockets
 def test_a_subscriber_that_raises_at_a_released_event_closes_the_connection() -> None:
     errors: list[Exception] = []
     held: list[Event] = []

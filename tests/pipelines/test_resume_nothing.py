@@ -20,6 +20,7 @@ def pay(amount: int) -> str:
 CALL = ToolCall("c0", "pay", {"amount": 5})
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("function", [resume, stream_resume])
 def test_a_chat_that_is_over_is_refused_at_the_call(function: Any) -> None:
     with Loopback(Reply(chat("Hi"))) as server:

@@ -312,6 +312,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.judges
 def test_without_jsonschema_what_is_not_checked_is_logged_once() -> None:
     command = [sys.executable, "-c", WITHOUT_JSONSCHEMA]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)

@@ -12,6 +12,8 @@ import rxllm
 from rxllm import EngineError, Local
 from rxllm.adapters.local.server import find_weights
 
+pytestmark = pytest.mark.sockets
+
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
 

@@ -176,6 +176,7 @@ def test_an_adapter_that_raises_has_failed() -> None:
     assert told == [CallStarted(*about), CallFinished(*about, "failed", 0.0, "error", error=failure)]
 
 
+@pytest.mark.sockets
 def test_adapters_are_called_by_their_provider_else_by_their_name() -> None:
     async def mine(request: Any, call: Any) -> Any:
         yield rxllm.TextDelta("Hi")

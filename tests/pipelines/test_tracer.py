@@ -51,6 +51,7 @@ DOUBLE = ToolCall("c1", "double", {"x": 21})
 # Details
 
 
+@pytest.mark.sockets
 def test_the_start_of_a_call_has_its_parameters_its_server_and_the_callers_notes() -> None:
     noting = Noting()
     adapter = rxllm.OpenAIChat(base_url="http://user:secret@127.0.0.1:1/v1", api_key="sk-1")

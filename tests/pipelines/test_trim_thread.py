@@ -150,6 +150,7 @@ def test_a_faulty_request_is_refused_with_its_own_fault() -> None:
         rxllm.generate(Engine(Fake("Hi"), prepare=[trim_thread(tokens=9)]), Request((Message("user", None),))).run()  # type: ignore[arg-type]
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("call", [rxllm.generate, rxllm.step, rxllm.chat, rxllm.session.start])
 def test_a_slice_that_begins_with_a_result_is_refused_before_anything_is_sent(wire: Any, call: Any) -> None:

@@ -293,6 +293,7 @@ def test_the_bridge_has_a_name_of_its_own() -> None:
     assert all(getattr(bridge, name) is getattr(rxllm, name) for name in bridge.__all__)
 
 
+@pytest.mark.judges
 def test_it_loads_no_http() -> None:
     ran = python("-c", "import sys, rxllm.bridge; print('httpx' in sys.modules)")
     assert (ran.stderr, ran.stdout) == ("", "False\n")

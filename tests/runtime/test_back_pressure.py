@@ -56,6 +56,7 @@ def assert_held_back(server: Loopback) -> None:
     assert first.bytes_sent < ALL * 0.6
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("way", WAYS)
 def test_for_holds_the_server_back(way: str) -> None:
     with Loopback(LONG) as server, to_iter(WAYS[way](model(server)), maxsize=8) as events:
@@ -66,6 +67,7 @@ def test_for_holds_the_server_back(way: str) -> None:
     assert sum(map(len, deltas)) == CHUNKS * 4000
 
 
+@pytest.mark.sockets
 @ON_BOTH
 @pytest.mark.parametrize("way", ["generate", "chat"])
 def test_async_for_holds_the_server_back(way: str) -> None:
@@ -80,6 +82,7 @@ def test_async_for_holds_the_server_back(way: str) -> None:
         assert asyncio.run(main()) == CHUNKS * 4000
 
 
+@pytest.mark.sockets
 def test_a_subscriber_is_not_held_back() -> None:
     with Loopback(LONG) as server:
         assert len(generate(model(server), "Hi").run().output_text) == CHUNKS * 4000
@@ -139,6 +142,7 @@ def test_fake_is_held_back_on_a_loop() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.sockets
 def test_a_tools_own_call_is_not_held_back_by_the_reader() -> None:
     """It has a reader of its own: the tool."""
     answered = threading.Event()

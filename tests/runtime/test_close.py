@@ -34,7 +34,7 @@ from tests.closing import SILENT, STALLED, also_next, assert_closed, assert_clos
 from tests.runtime.support import HTTPX_ONLY, ON_BOTH, finished, model, script
 from tests.waiting import until, wait_until
 
-pytestmark = ON_BOTH
+pytestmark = [ON_BOTH, pytest.mark.sockets]
 
 
 def is_last(event: Event) -> bool:

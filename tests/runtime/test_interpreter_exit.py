@@ -14,6 +14,8 @@ from rxllm.testing.loopback import Loopback, Pause, Reply, chat, chat_chunk, end
 from tests.closing import SILENT, STALLED
 from tests.runtime.support import BEGIN, finished, script
 
+pytestmark = pytest.mark.judges
+
 PATIENT = (
     BEGIN
     + """

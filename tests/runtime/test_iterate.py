@@ -42,6 +42,7 @@ def test_an_iterators_error_is_raised_after_the_items_and_once() -> None:
     assert list(items) == []
 
 
+@pytest.mark.sockets
 def test_an_iterator_that_was_closed_gives_nothing() -> None:
     def leave(server: Loopback) -> None:
         items = rxllm.to_iter(stream_generate(model(server), "Hi"))
@@ -53,6 +54,7 @@ def test_an_iterator_that_was_closed_gives_nothing() -> None:
     assert_closes(leave)
 
 
+@pytest.mark.sockets
 def test_an_iterator_that_was_never_asked_makes_no_call() -> None:
     with Loopback(ANSWER) as server:
         rxllm.to_iter(ask(model(server))).close()

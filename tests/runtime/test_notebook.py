@@ -13,6 +13,8 @@ from tests.closing import STALLED, also_next, assert_closed
 from tests.runtime.support import ROOT
 from tests.waiting import PATIENCE, wait_until
 
+pytestmark = pytest.mark.sockets
+
 manager = pytest.importorskip("jupyter_client.manager", reason="needs ipykernel and jupyter_client")
 pytest.importorskip("ipykernel")
 
@@ -76,6 +78,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.judges
 def test_every_way_in_cells_one_after_another(notebook: Notebook) -> None:
     with Loopback(Reply(chat("Hel", "lo"))) as server:
         begin(notebook, server)

@@ -10,6 +10,8 @@ from rxllm.testing.loopback import Loopback, Reply, chat
 from tests.closing import STALLED
 from tests.runtime.support import BEGIN, finished, script
 
+pytestmark = pytest.mark.judges
+
 
 def test_every_way_in_a_script() -> None:
     code = (

@@ -21,6 +21,7 @@ from tests.waiting import turns, until
 ANSWER = Reply(said("Hel", "lo"))
 
 
+@pytest.mark.sockets
 def test_the_loops_end_closes_a_live_call(caplog: pytest.LogCaptureFixture) -> None:
     """Its subscriber is told, and nothing is destroyed pending."""
     told: list[Exception] = []
@@ -37,6 +38,7 @@ def test_the_loops_end_closes_a_live_call(caplog: pytest.LogCaptureFixture) -> N
     assert caplog.text == ""
 
 
+@pytest.mark.sockets
 def test_context_variables_reach_the_subscriber() -> None:
     import contextvars
 
@@ -52,6 +54,7 @@ def test_context_variables_reach_the_subscriber() -> None:
         assert set(asyncio.run(main())) == {"mine"}
 
 
+@pytest.mark.sockets
 def test_nothing_is_delivered_after_dispose() -> None:
     """Not even what has been read already."""
 

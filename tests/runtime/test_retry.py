@@ -218,6 +218,7 @@ def test_a_retry_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "50.0 s" in record.getMessage()
 
 
+@pytest.mark.sockets
 def test_over_the_wire(caplog: pytest.LogCaptureFixture) -> None:
     busy = Reply.of_json({"error": {"message": "busy"}}, 503)
     with Loopback([busy, Reply([]), Reply(chat("Hello"))]) as server:
@@ -228,6 +229,7 @@ def test_over_the_wire(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records[0].getMessage().startswith("attempt 1 of openai failed (busy (openai, model m))")
 
 
+@pytest.mark.sockets
 def test_the_servers_retry_after_over_the_wire() -> None:
     """In milliseconds, and asked for in vain where it is too long."""
     limited = Reply.of_json({"error": {"message": "busy"}}, 429, retry_after_ms="30")
@@ -240,6 +242,7 @@ def test_the_servers_retry_after_over_the_wire() -> None:
         assert (caught.value.retry_after, len(server.requests)) == (0.03, 1)
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [
@@ -260,6 +263,7 @@ def test_retry_after_is_seconds_or_a_date(headers: dict[str, str], seconds: floa
         assert caught.value.retry_after == seconds
 
 
+@pytest.mark.sockets
 def test_a_date_is_waited_for() -> None:
     date = {"retry_after": "Wed, 21 Oct 2026 07:28:01 GMT", "date": "Wed, 21 Oct 2026 07:28:00 GMT"}
     told: list[RetryAttempt] = []

@@ -53,6 +53,7 @@ async def async_ways(engine: Engine) -> list[str]:
     return [await ask(engine), *[text async for text in ask(engine)], *heard]
 
 
+@pytest.mark.sockets
 def test_every_way_one_after_another() -> None:
     """In a script, under asyncio, in a thread, and once more."""
     with Loopback(ANSWER) as server:
@@ -66,6 +67,7 @@ def test_every_way_one_after_another() -> None:
     assert texts == ["Hello"] * 21
 
 
+@pytest.mark.sockets
 def test_blocking_ways_in_a_thread_beside_a_running_loop() -> None:
     with Loopback(ANSWER) as server:
         engine = model(server)
@@ -76,6 +78,7 @@ def test_blocking_ways_in_a_thread_beside_a_running_loop() -> None:
         assert asyncio.run(main()) == ["Hello"] * 5
 
 
+@pytest.mark.sockets
 def test_many_threads_at_once() -> None:
     with Loopback(ANSWER) as server:
         engine, texts = model(server), list[str]()
@@ -87,6 +90,7 @@ def test_many_threads_at_once() -> None:
     assert texts == ["Hello"] * 16
 
 
+@pytest.mark.sockets
 def test_a_tool_asks_another_model_in_its_thread() -> None:
     with Loopback(ANSWER) as server:
         engine = model(server)
@@ -108,6 +112,7 @@ def test_a_tool_asks_another_model_in_its_thread() -> None:
         assert asyncio.run(main()).output_text == "Done."
 
 
+@pytest.mark.sockets
 def test_an_async_tool_awaits_another_model() -> None:
     with Loopback(ANSWER) as server:
         engine = model(server)
@@ -131,6 +136,7 @@ def test_run_on_a_running_loop_warns_with_the_other_form() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.sockets
 def test_run_on_a_running_loop_works_with_a_real_call() -> None:
     async def main() -> None:
         with warnings.catch_warnings():
@@ -201,6 +207,7 @@ def test_an_error_is_raised_once_and_the_stream_can_be_run_again() -> None:
     assert stream.run().output_text == "Hello"
 
 
+@pytest.mark.sockets
 def test_chunks_and_ends_arrive_in_one_piece_or_many() -> None:
     """However the bytes are cut, the events are the same."""
     body = b"".join([chat_chunk("Hel"), chat_chunk("lo"), chat_finish()])

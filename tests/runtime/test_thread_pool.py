@@ -50,6 +50,7 @@ def test_after_a_burst_most_threads_end() -> None:
     assert [pool.submit(int, "7").result(PATIENCE) for _ in range(100)] == [7] * 100
 
 
+@pytest.mark.judges
 def test_a_job_that_hangs_does_not_hold_up_the_end() -> None:
     code = """
     import threading

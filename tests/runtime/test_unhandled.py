@@ -71,6 +71,7 @@ def test_whoever_waits_is_told_when_the_handler_of_an_error_raises(way: Callable
         way(stream_generate(torn, "Hello").pipe(ops.raise_errors(), raising("error")))
 
 
+@pytest.mark.sockets
 def test_among_an_engine_s_operators_and_over_http() -> None:
     with Loopback(Reply(chat("Hi"))) as server, pytest.raises(LookupError, match="end"):
         generate(model(server).with_operators(raising("end")), "Hello").run()

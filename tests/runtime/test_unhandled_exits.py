@@ -181,6 +181,7 @@ def test_a_waiter_that_no_context_leads_to_is_reached_through_the_operators() ->
     asker.join()
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("error", [SystemExit(3), Outcome("no")], ids=repr)
 @pytest.mark.parametrize("at", ["on_next", "on_error", "smoothed", "an operator"])
 def test_where_nobody_waits_it_is_logged_once_and_the_call_is_closed(

@@ -56,6 +56,7 @@ def place() -> Place:
     return threading.current_thread().name, loop
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("name", TYPE_AHEAD)
 @pytest.mark.parametrize("from_a_thread", [False, True])
 def test_in_a_running_loop_every_item_comes_on_it(name: str, from_a_thread: bool) -> None:
@@ -81,6 +82,7 @@ def test_in_a_running_loop_every_item_comes_on_it(name: str, from_a_thread: bool
         asyncio.run(main(server))
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("name", TYPE_AHEAD)
 def test_without_a_loop_every_item_comes_on_rxllms(name: str) -> None:
     with Loopback(Reply(chat("Hel", "lo"))) as server:
@@ -163,6 +165,7 @@ def test_rxllms_operators_run_on_the_loop_of_the_subscription() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.judges
 def test_a_program_does_not_wait_for_the_timers_of_an_endless_stream() -> None:
     code = "import reactivex, rxllm; rxllm.Stream.of(reactivex.interval(0.01)).subscribe(id); print('end')"
     ran = python("-c", code)

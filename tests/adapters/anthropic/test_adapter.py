@@ -29,6 +29,8 @@ from tests.adapters.anthropic.support import (
 from tests.closing import assert_closes
 from tests.waiting import until
 
+pytestmark = pytest.mark.sockets
+
 THINKING = (
     begin(0, type="thinking", thinking="", signature="")
     + delta(0, "thinking_delta", thinking="hm")

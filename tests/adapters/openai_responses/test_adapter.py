@@ -93,6 +93,7 @@ def model(server: Loopback) -> Engine:
     return Engine(OpenAIResponses(base_url=server.url), model="m", retry=False)
 
 
+@pytest.mark.sockets
 def test_over_a_socket():
     with Loopback(Reply([WHOLE[:50], WHOLE[50:]])) as server:
         answered = list(stream_generate(model(server), "Hi"))
@@ -101,6 +102,7 @@ def test_over_a_socket():
         assert server.requests[0].json["input"] == [{"role": "user", "content": "Hi"}]
 
 
+@pytest.mark.sockets
 def test_a_chat_says_what_was_thought_and_done_to_the_next_turn():
     thought = {"type": "reasoning", "id": "t", "summary": [], "encrypted_content": "x"}
     called = {"type": "function_call", "id": "i", "call_id": "c", "name": "add", "arguments": '{"a":1,"b":2}'}
@@ -122,6 +124,7 @@ def test_a_chat_says_what_was_thought_and_done_to_the_next_turn():
         ]
 
 
+@pytest.mark.sockets
 def test_a_call_that_is_left_is_closed_at_once():
     async def leave(server: Loopback) -> None:
         events: list[Any] = []

@@ -43,6 +43,8 @@ from tests.closing import assert_closes
 from tests.examples import share
 from tests.waiting import until
 
+pytestmark = pytest.mark.sockets
+
 BACKGROUND = {"background": True}
 PRIMES = number(text("2, ", "3, ", "5."))
 SIZE = len(b"".join(PRIMES))

@@ -23,6 +23,8 @@ from tests.adapters.openai_responses.support import COMPLETED, CREATED, response
 from tests.examples import share
 from tests.waiting import until
 
+pytestmark = pytest.mark.sockets
+
 USAGE = {"input_tokens": 3, "output_tokens": 5}
 PRIMES = number(text("2, ", "3, ", "5. ", "7.").removesuffix(COMPLETED) + response("completed", usage=USAGE))
 SIZE = len(b"".join(PRIMES))
