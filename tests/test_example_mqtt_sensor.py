@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     import aiomqtt
 else:
     aiomqtt = pytest.importorskip("aiomqtt", reason="the example needs rxllm[test]")
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="aiomqtt needs a loop with add_reader there")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="aiomqtt needs a loop with add_reader there"),
+    pytest.mark.judges,
+]
 
 SENSOR = str(EXAMPLES / "mqtt_sensor.py")
 

@@ -16,6 +16,8 @@ from tests.programs import EXAMPLES, example, python
 from tests.runtime.support import model
 from tests.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.sockets
+
 pytest.importorskip("textual", reason="the example's window needs rxllm[test]")
 
 

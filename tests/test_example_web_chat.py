@@ -27,6 +27,8 @@ pytest.importorskip("uvicorn", reason="the example needs rxllm[web]")
 
 from tests.web.serving import serving
 
+pytestmark = pytest.mark.sockets
+
 Do = Callable[["Visitor"], Awaitable[Any]]
 
 

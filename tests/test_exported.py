@@ -73,6 +73,7 @@ def test_every_error_is_exported() -> None:
     assert {name for name, cls in ERROR_CLASSES.items() if cls.__module__.startswith("rxllm")} <= set(rxllm.__all__)
 
 
+@pytest.mark.judges
 def test_importing_it_imports_nothing_optional() -> None:
     code = f"import sys, rxllm; print(*(name for name in {OPTIONAL!r} if name in sys.modules))"
     ran = python("-c", code)

@@ -393,6 +393,7 @@ def test_a_span_says_what_failed_but_not_in_which_words(seen: Seen) -> None:
     assert (span.status.status_code, span.status.description) == (StatusCode.ERROR, None)
 
 
+@pytest.mark.sockets
 def test_a_connection_that_is_replaced_is_an_event_of_the_call(seen: Seen) -> None:
     keeper = keeping.Keeper(keeping.number(keeping.text("2, ", "3.")), [1000])
     with Loopback(keeper) as server:
@@ -808,6 +809,7 @@ def test_an_observer_with_providers_of_its_own_stays_in_its_process(seen: Seen) 
         pickle.dumps(seen.observer)
 
 
+@pytest.mark.judges
 def test_an_observer_that_arrives_where_opentelemetry_is_missing_says_what_to_install() -> None:
     data = pickle.dumps(otel.traces())
     program = f"import pickle, rxllm\ntry: pickle.loads({data!r})\nexcept rxllm.EngineError as error: print(error)"

@@ -29,6 +29,8 @@ from rxllm import Engine, Fake, OpenAIChat, RetryPolicy, ToolCall, Usage, otel, 
 from rxllm.testing.loopback import DONE, Loopback, Reply, chat, chat_chunk, chat_finish
 from tests.test_otel import DOUBLE, Seen, double
 
+pytestmark = pytest.mark.sockets
+
 QUICK = RetryPolicy(base_delay=0, jitter=0)
 BUSY = Reply(b'{"error": {"message": "busy"}}', status=503)
 

@@ -118,6 +118,7 @@ def test_a_missing_key_says_where_it_must_come_from(adapter: Any, secret: Any, m
     assert again(made)[0].key(Call()) == "sk-3"
 
 
+@pytest.mark.sockets
 def test_an_adapter_without_secrets_needs_none_elsewhere() -> None:
     copied = again(OpenAIChat(base_url="http://127.0.0.1:1/v1", headers={"X-Team": "blue"}))[0]
     with pytest.raises(AdapterError, match=r"127\.0\.0\.1"):
@@ -285,6 +286,7 @@ sys.stdout.buffer.write(pickle.dumps(Engine(Fake("Hi"), tools=[triple])))
 """
 
 
+@pytest.mark.judges
 def test_a_tool_of_a_script_or_notebook_travels_by_value() -> None:
     data = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, check=True, timeout=60).stdout
     engine = pickle.loads(data)

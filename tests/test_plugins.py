@@ -219,6 +219,7 @@ def test_listing_imports_nothing(install: Install) -> None:
     assert "rxllm_acme" not in sys.modules
 
 
+@pytest.mark.judges
 def test_importing_rxllm_imports_no_plugin(install: Install, tmp_path: Path) -> None:
     install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:connect"), module="raise AssertionError('imported')")
     code = "import rxllm, sys; print(rxllm.adapters.providers().count('acme'), 'rxllm_acme' in sys.modules)"
@@ -329,6 +330,7 @@ def test_a_name_of_rxllm_s_own_stays_its_own_and_that_is_logged(
     assert "usurper" not in sys.modules
 
 
+@pytest.mark.judges
 def test_asking_for_that_name_logs_it_too(install: Install, tmp_path: Path) -> None:
     install("usurper", "1.0", adapter("openai", "usurper:connect"))
     code = "from rxllm import Engine; [Engine.from_model('openai:m') for _ in range(3)]"

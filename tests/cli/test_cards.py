@@ -221,6 +221,7 @@ def test_without_a_terminal_a_tool_that_needs_approval_is_denied(folder: Path) -
     assert "there is no terminal" in server.requests[-1].json["messages"][-2]["content"]
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("place", ["mytools:nothing", "nothing:tools", "my tools"])
 def test_tools_that_are_not_there_are_wrong_usage(place: str, folder: Path) -> None:
     finished = piped("ask", "Hi", "--tools", place)
@@ -269,6 +270,7 @@ def test_no_color_leaves_the_colours_out() -> None:
         assert "def is_prime" in terminal.window.text
 
 
+@pytest.mark.judges
 def test_a_dumb_terminal_gets_the_text_and_no_codes() -> None:
     with Loopback(answer(MARKDOWN)) as server, Terminal("ask", "Primes?", server=server) as terminal:
         terminal.leave()

@@ -154,6 +154,7 @@ def test_a_screen_that_does_not_listen_is_finished():
     assert finished.wait(PATIENCE)
 
 
+@pytest.mark.judges
 def test_in_a_kernel_the_buttons_work_after_the_cell(kernel):
     kernel.run("""
 from rxllm import ToolCall

@@ -14,6 +14,7 @@ def kinds(outputs):
     return [kind for kind, _ in outputs]
 
 
+@pytest.mark.judges
 def test_a_card_is_one_output_drawn_anew_and_shown_once(kernel):
     outputs = kernel.run('rxllm.show(parts("Hel", "lo"))', open_at="Hel</p>")
     assert kinds(outputs)[0] == "display_data"

@@ -170,6 +170,7 @@ print("done")
 """
 
 
+@pytest.mark.judges
 def test_on_a_real_terminal_the_retries_that_are_logged_do_not_tear_it() -> None:
     pty = pytest.importorskip("pty", reason="Windows has no pseudo-terminals")
     master, slave = pty.openpty()

@@ -436,6 +436,7 @@ def test_a_value_in_a_card_has_no_frame_of_its_own():
     assert f".{scope}.{scope} .{scope}.{scope} article{{border:0" in html
 
 
+@pytest.mark.judges
 def test_nothing_is_drawn_by_importing():
     code = "import rxllm, sys; print({'rxllm.display', 'markdown_it', 'html'} & set(sys.modules))"
     assert python("-c", code).stdout == "set()\n"

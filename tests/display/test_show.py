@@ -152,6 +152,7 @@ def test_a_handle_comes_back_at_once_and_is_awaited_for_the_result(capsys):
     assert asyncio.run(main()).output_text == "ab"
 
 
+@pytest.mark.sockets
 def test_disposing_a_handle_closes_the_connection_and_keeps_what_came(board):
     with Loopback(also_next(Reply([chat_chunk("0 "), chat_chunk("1 "), STALL]))) as server:
         engine = rxllm.Engine(rxllm.OpenAIChat(base_url=server.url, api_key="k"), model="m")
@@ -307,12 +308,14 @@ def on_a_terminal(program: str) -> str:
     return output.decode()
 
 
+@pytest.mark.judges
 def test_a_terminal_without_rich_gets_everything_as_it_comes():
     out = on_a_terminal(PROGRAM.format(plain=True)).replace("\r\n", "\n")
     assert out.startswith("hm\n\nIt is **so** �[31m\n\ndouble(x=2)\n\n→ 4\n\n4\n")
     assert out.endswith("ann:\nA\n\nbob:\nB\n")
 
 
+@pytest.mark.judges
 def test_a_terminal_with_rich_gets_the_card():
     pytest.importorskip("rich")
     out = on_a_terminal(PROGRAM.format(plain=False))

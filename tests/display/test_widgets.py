@@ -222,6 +222,7 @@ def test_messages_are_answered_in_the_history_and_remembered():
     assert "Who am I?" in cards(again)[0]
 
 
+@pytest.mark.sockets
 def test_the_stop_button_keeps_the_partial_and_closes_the_call():
     with Loopback(also_next(Reply([chat_chunk("0 "), chat_chunk("1 "), chat_chunk("2 "), STALL]))) as server:
         engine = rxllm.Engine(rxllm.OpenAIChat(base_url=server.url, api_key="k"), model="m")
@@ -364,6 +365,7 @@ def test_wrong_arguments_are_refused_at_the_call():
         chat(Fake("Hi"), tols=[])  # pyright: ignore[reportCallIssue]
 
 
+@pytest.mark.judges
 def test_in_a_kernel_the_panel_is_a_widget(kernel):
     outputs = kernel.run('import rxllm.display\npanel = rxllm.display.chat(Fake("Hello"))\npanel')
     assert outputs[-1][0] in ("execute_result", "display_data")

@@ -75,6 +75,7 @@ async def log_of(store: Store, id: str) -> list[bytes]:
     return [*await store.events(id, 0, 100_000)]
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("name", CHATS)
 def test_watchers_see_the_events_of_the_stream_wherever_they_begin(make_store: MakeStore, name: str) -> None:
     async def main() -> None:

@@ -253,6 +253,7 @@ def test_the_start_of_a_tool_is_committed_before_it_runs(tmp_path: Path) -> None
     assert isinstance(seen[0][-1], ToolExecutionStarted)
 
 
+@pytest.mark.judges
 def test_a_program_that_ends_waits_for_its_run(tmp_path: Path) -> None:
     code = f"""
 import rxllm
@@ -288,6 +289,7 @@ def test_a_loop_that_ends_gives_the_run_back(tmp_path: Path) -> None:
     left.close().run()
 
 
+@pytest.mark.judges
 def test_importing_rxllm_imports_no_store() -> None:
     code = "import rxllm, sys; assert not {'sqlite3', 'redis', 'rxllm.durable'} & {*sys.modules}"
     assert python("-c", code, cwd=ROOT).returncode == 0

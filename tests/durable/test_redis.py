@@ -20,6 +20,8 @@ from tests.durable.redis_server import RedisServer
 from tests.programs import python_without
 from tests.waiting import PATIENCE, until, wait_until
 
+pytestmark = pytest.mark.sockets
+
 RUN = Run("run", "factory", b"1")
 LONG = 600.0
 
@@ -64,6 +66,7 @@ async def waiting(
 # It is not there
 
 
+@pytest.mark.judges
 def test_a_store_that_is_stopped_and_comes_back_is_an_error_meanwhile_and_loses_nothing(
     own_redis: RedisServer,
 ) -> None:
@@ -87,6 +90,7 @@ def test_a_store_that_is_stopped_and_comes_back_is_an_error_meanwhile_and_loses_
     with_store(own_redis.url, main)
 
 
+@pytest.mark.judges
 def test_a_store_that_hangs_is_an_error_in_bounded_time_and_its_append_may_be_tried_again(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +112,7 @@ def test_a_store_that_hangs_is_an_error_in_bounded_time_and_its_append_may_be_tr
     with_store(own_redis.url, main)
 
 
+@pytest.mark.judges
 def test_acknowledged_appends_survive_a_kill_of_the_server(own_redis: RedisServer) -> None:
     async def main(store: Store) -> None:
         leases = [await claimed(store, str(number)) for number in range(4)]
@@ -136,6 +141,7 @@ def test_acknowledged_appends_survive_a_kill_of_the_server(own_redis: RedisServe
     with_store(own_redis.url, main)
 
 
+@pytest.mark.judges
 def test_a_full_store_is_an_error_and_leaves_the_log_whole(own_redis: RedisServer) -> None:
     async def main(store: Store) -> None:
         lease = await claimed(store)
@@ -158,6 +164,7 @@ def test_a_full_store_is_an_error_and_leaves_the_log_whole(own_redis: RedisServe
     with_store(own_redis.url, main)
 
 
+@pytest.mark.judges
 def test_a_wait_outlives_the_timeout_of_the_socket(own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_redis, "CALL_SECONDS", 2.0)  # half of it is the timeout of the socket
     polls: list[Any] = []
@@ -179,6 +186,7 @@ def test_a_wait_outlives_the_timeout_of_the_socket(own_redis: RedisServer, monke
     with_store(own_redis.url, main)
 
 
+@pytest.mark.judges
 def test_a_wait_ends_when_the_store_does_not_answer_any_more(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +217,7 @@ def test_a_wait_ends_when_the_store_does_not_answer_any_more(
     with_store(own_redis.url, main)
 
 
+@pytest.mark.judges
 def test_a_dropped_connection_is_replaced(own_redis: RedisServer) -> None:
     async def main(store: Store) -> None:
         lease = await claimed(store)
@@ -226,6 +235,7 @@ def test_a_dropped_connection_is_replaced(own_redis: RedisServer) -> None:
 # Connections
 
 
+@pytest.mark.judges
 def test_many_waits_share_one_connection_which_closes_when_nobody_waits(
     own_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +255,7 @@ def test_many_waits_share_one_connection_which_closes_when_nobody_waits(
     wait_until(lambda: own_redis.clients() == 0)
 
 
+@pytest.mark.judges
 def test_the_end_of_a_loop_closes_its_connections_also_without_close(own_redis: RedisServer) -> None:
     store = open_store(own_redis.url)
 
@@ -260,6 +271,7 @@ def test_the_end_of_a_loop_closes_its_connections_also_without_close(own_redis: 
     asyncio.run(store.close())
 
 
+@pytest.mark.judges
 def test_close_reaches_the_connections_of_other_loops(own_redis: RedisServer) -> None:
     store = open_store(own_redis.url)
     is_claimed, is_closed = threading.Event(), threading.Event()
@@ -291,6 +303,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     server.stop()
 
 
+@pytest.mark.judges
 def test_a_password_is_used_and_never_shown(guarded: RedisServer) -> None:
     assert "NOAUTH" in guarded.ask("PING").decode()
     with_store(guarded.url, lambda store: store.create(RUN))
@@ -313,6 +326,7 @@ def test_an_address_that_is_none_is_refused_without_its_password(url: str) -> No
     assert "pa55" not in repr(error.value) + repr(error.value.__cause__)
 
 
+@pytest.mark.judges
 def test_without_redis_py_it_says_what_to_install() -> None:
     code = (
         "from rxllm.durable import open_store\ntry: open_store('redis://host')\nexcept Exception as e: print(repr(e))"
@@ -340,6 +354,7 @@ def test_stores_with_two_prefixes_in_one_redis_know_nothing_of_each_other(redis_
     asyncio.run(main())
 
 
+@pytest.mark.judges
 def test_every_script_keeps_to_one_slot_of_a_cluster(tmp_path_factory: pytest.TempPathFactory) -> None:
     server = RedisServer(tmp_path_factory.mktemp("redis"), "--cluster-enabled", "yes")
     try:

@@ -19,6 +19,8 @@ from tests.durable.redis_server import RedisServer
 from tests.durable.support import add, gated, in_loop, take_over
 from tests.waiting import PATIENCE, until, wait_until
 
+pytestmark = pytest.mark.judges
+
 RUN = Run("run", "factory", b"1")
 
 

@@ -23,6 +23,8 @@ from tests.closing import STALLED, also_next, assert_closed, next_call
 from tests.durable.support import RAN, add, gated, in_loop, take_over
 from tests.waiting import turns, until
 
+pytestmark = pytest.mark.sockets
+
 WORDS = ["Once", " upon", " a", " time"]
 
 

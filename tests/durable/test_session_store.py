@@ -37,6 +37,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         runs.close().run()
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("rule", SESSION_STORE_RULES)
 def test_every_store_follows_the_rules(make: Make, rule: str) -> None:
     assert_session_store(make, without=[name for name in SESSION_STORE_RULES if name != rule])

@@ -20,6 +20,8 @@ from tests.durable.conftest import MakeStore
 from tests.durable.support import forked, in_loop
 from tests.waiting import until
 
+pytestmark = pytest.mark.sockets
+
 
 @tool(approval=True)
 def pay(amount: int) -> str:

@@ -202,6 +202,7 @@ def test_many_open_a_new_file_at_once(tmp_path: Path) -> None:
         assert sorted(ids) == [*"abcdefgh"]
 
 
+@pytest.mark.judges
 def test_a_file_that_another_process_fills_while_it_is_opened_is_not_foreign(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +222,7 @@ def test_a_file_that_another_process_fills_while_it_is_opened_is_not_foreign(
 # The disk is full
 
 
+@pytest.mark.judges
 def test_a_full_disk_is_an_error_and_leaves_the_log_whole(small_disk: Path) -> None:
     path, filler = small_disk / "runs.db", small_disk / "filler"
 
@@ -246,6 +248,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_log_whole(small_disk: Path) -> N
     with_store(path, main)
 
 
+@pytest.mark.judges
 def test_a_file_that_may_not_grow_is_an_error_and_leaves_the_log_whole(path: Path) -> None:
     pytest.importorskip("resource")
     program = f"""
@@ -428,6 +431,7 @@ def test_all_waits_share_one_poll_and_without_waits_there_is_none(path: Path, mo
     with_store(path, main)  # type: ignore[arg-type]
 
 
+@pytest.mark.judges
 def test_a_forked_process_is_told_to_open_the_file_itself(path: Path) -> None:
     if not hasattr(os, "fork"):
         pytest.skip("needs fork")
@@ -487,6 +491,7 @@ def test_a_run_is_cancelled_at_once_when_the_clock_was_set_back(path: Path) -> N
     asyncio.run(main())
 
 
+@pytest.mark.judges
 def test_a_process_that_ends_without_closing_loses_nothing(path: Path) -> None:
     program = f"""
 import asyncio

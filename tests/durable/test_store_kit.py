@@ -32,6 +32,7 @@ from tests.examples import examples
 from tests.waiting import until
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("name", STORE_RULES)
 def test_the_contract(make_store: MakeStore, name: str) -> None:
     assert_store(make_store, only=[name])
@@ -417,6 +418,7 @@ def test_acknowledged_appends_survive_kills_of_the_process_and_none_is_half_ther
 # Clocks
 
 
+@pytest.mark.sockets
 def test_the_clock_of_a_process_decides_nothing(make_store: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         store, right = make_store(), time.time

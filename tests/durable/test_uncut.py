@@ -24,6 +24,8 @@ from tests.durable.support import forked, in_loop, take_over
 from tests.examples import share
 from tests.waiting import PATIENCE, until, wait_until
 
+pytestmark = pytest.mark.sockets
+
 QUESTION = "Double 21!"
 
 

@@ -27,6 +27,8 @@ from tests.durable.conftest import MakeStore
 from tests.durable.support import in_loop, take_over
 from tests.waiting import until
 
+pytestmark = pytest.mark.sockets
+
 HALF = "\ud83d"
 GARBAGE = b'{"type": "text_delta", "del'
 

@@ -87,6 +87,7 @@ def test_new_events_are_read_once_for_all_watchers(tmp_path: Path) -> None:
     assert calls["wait"] < 100
 
 
+@pytest.mark.sockets
 def test_a_producers_own_commits_do_not_wake_it(make_store: MakeStore) -> None:
     calls: Counter[str] = Counter()
 

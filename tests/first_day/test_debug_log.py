@@ -16,6 +16,8 @@ from rxllm.testing import PNG, World, simulate
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply, Script, chat, chat_chunk
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.sockets
+
 PRIVATE = "a private question"
 KEY = "sk-a-private-key"
 

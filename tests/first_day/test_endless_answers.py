@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 import rxllm
 from rxllm import Engine, OpenAIChat
 from rxllm import operators as ops
 from rxllm.testing.loopback import Loopback, Reply, endless
 
 
+@pytest.mark.sockets
 def test_its_words_arrive() -> None:
     with Loopback(Reply(endless())) as server:
         engine = Engine(OpenAIChat(base_url=server.url, api_key="k"), model="m")

@@ -19,6 +19,7 @@ def server() -> Any:
         yield server
 
 
+@pytest.mark.sockets
 def test_openai_base_url_names_the_server(server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
     monkeypatch.setenv("OPENAI_API_KEY", "key")
@@ -27,6 +28,7 @@ def test_openai_base_url_names_the_server(server: Loopback, monkeypatch: pytest.
     assert server.requests[0].headers["authorization"] == "Bearer key"
 
 
+@pytest.mark.sockets
 def test_an_address_that_is_set_later_counts_for_the_next_call(
     server: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +84,7 @@ def test_ollama_host_takes_the_forms_that_ollama_takes(host: str, url: str, monk
     assert Ollama().base_url == url
 
 
+@pytest.mark.sockets
 def test_ollama_host_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     with Loopback(Reply(b'{"message": {"role": "assistant", "content": "Hello"}, "done": true}\n')) as server:
         monkeypatch.setenv("OLLAMA_HOST", server.url.removeprefix("http://"))
@@ -136,6 +139,7 @@ def test_a_dotenv_file_may_name_it_too(tmp_path: Path) -> None:
 # The engine in one line
 
 
+@pytest.mark.sockets
 def test_an_engine_is_named_in_one_line(server: Loopback) -> None:
     @rxllm.tool
     def now() -> str:
@@ -165,6 +169,7 @@ def test_the_name_may_stand_in_the_adapters_place() -> None:
     assert Engine("openai:gpt-5").adapter is connect("openai")
 
 
+@pytest.mark.sockets
 def test_a_compatible_provider_takes_the_same_options(server: Loopback) -> None:
     engine = Engine.from_model("groq:m", api_key="key", base_url=server.url, headers={"x-team": "blue"}, timeout=5.0)
     assert rxllm.generate(engine, "Hi").run().output_text == "Hello"

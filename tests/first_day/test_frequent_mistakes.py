@@ -88,6 +88,7 @@ def test_a_key_is_not_assigned_to_the_module() -> None:
     assert not hasattr(rxllm, "api_key")
 
 
+@pytest.mark.judges
 def test_the_module_is_patched_and_pickled_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rxllm, "generate", 3)
     assert rxllm.generate == 3

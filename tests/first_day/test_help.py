@@ -70,6 +70,7 @@ print([name for name in [*dir(testing), "strategies"] if not hasattr(testing, na
     assert ran.stdout.splitlines()[-1] == "['strategies'] False"
 
 
+@pytest.mark.judges
 def test_the_rest_of_the_kit_works_without_them() -> None:
     code = """
 from rxllm import Fake, operators as ops, testing

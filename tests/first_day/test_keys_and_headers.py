@@ -20,6 +20,8 @@ from rxllm.testing.loopback import Loopback, Reply, chat
 from rxllm.values import Call
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.sockets
+
 TOKEN = "token-0123456789"
 HELLO = Reply(chat("Hello"))
 BUSY = Reply.of_json({"error": {"message": "busy"}}, 503)

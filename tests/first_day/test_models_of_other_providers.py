@@ -33,6 +33,7 @@ def test_an_image_model_too() -> None:
         rxllm.generate_image(Engine(image_adapter=OpenAIImages()), "a dot", model="openai:gpt-image-1").run()
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("model", ["llama3:8b", "mistral:7b", "openai:gpt-5"])
 def test_another_server_names_its_models_as_it_likes(model: str) -> None:
     with Loopback(Reply(chat("Hello"))) as server:

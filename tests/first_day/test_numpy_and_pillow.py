@@ -21,6 +21,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 JPEG = b"\xff\xd8\xff"
 
 
+@pytest.mark.sockets
 def test_numbers_of_a_call_reach_the_wire_as_json() -> None:
     options = {"options": {"top_k": numpy.int64(40)}, "seed": numpy.uint8(7)}
     with Loopback(Reply(chat("Hi"))) as server:
@@ -70,6 +71,7 @@ def test_a_tool_may_return_numbers_of_numpy() -> None:
     assert serializer.to_json(result)
 
 
+@pytest.mark.sockets
 def test_numbers_of_a_schema_reach_the_wire() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": numpy.int64(9)}}}
     with Loopback(Reply(chat('{"n": 1}'))) as server:
@@ -114,11 +116,13 @@ def test_an_image_of_the_real_pillow() -> None:
     assert part.image.to_binary().startswith(PNG)
 
 
+@pytest.mark.judges
 def test_neither_is_imported() -> None:
     code = "import rxllm, sys; rxllm.user('Hi'); print([name for name in ('numpy', 'PIL') if name in sys.modules])"
     assert python("-c", code).stdout.strip() == "[]"
 
 
+@pytest.mark.judges
 def test_display_is_there_after_import_rxllm_and_is_loaded_on_first_use() -> None:
     code = "import rxllm, sys; print('rxllm.display' in sys.modules, callable(rxllm.display.show))"
     assert python("-c", code).stdout.strip() == "False True"

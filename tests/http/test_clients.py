@@ -282,6 +282,7 @@ def test_a_first_call_that_is_left_at_once_keeps_no_loop() -> None:
         assert finished(script(code, server.url)) == (0, "True\n", "")
 
 
+@pytest.mark.judges
 @ON_BOTH
 def test_the_imports_of_a_first_call_are_made_off_the_loop() -> None:
     with Loopback(ANSWER) as server:

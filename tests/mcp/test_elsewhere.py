@@ -14,6 +14,8 @@ from rxllm import ChatCompleted, Engine, Fake, Nested, ToolCall, ToolExecutionCo
 from tests.mcp.chats import TOOL, calling, outcome, program, scripted
 from tests.programs import python
 
+pytestmark = pytest.mark.sockets
+
 RESULT = {"content": [{"type": "text", "text": "found"}]}
 
 
@@ -24,6 +26,7 @@ def engine(url: str) -> Engine:
 # Pickled
 
 
+@pytest.mark.judges
 def test_an_engine_with_tools_over_http_works_in_another_process() -> None:
     with scripted(call=RESULT) as server:
         script = """
@@ -50,6 +53,7 @@ def test_a_pickle_has_no_session_and_no_secret_and_says_so() -> None:
         assert len(server.requests) == 2
 
 
+@pytest.mark.judges
 def test_a_program_stays_where_it_is() -> None:
     with program("serve()") as connection:
         tools = mcp.tools(connection).run()

@@ -18,6 +18,8 @@ from tests.judges import absent, node
 from tests.mcp.chats import calling, outcome
 from tests.runtime.support import ROOT
 
+pytestmark = pytest.mark.sockets
+
 PACKAGE = ROOT / "tests" / "node_modules" / "@modelcontextprotocol" / "server-everything"
 
 
@@ -46,6 +48,7 @@ def tools(everything: mcp.HTTP | mcp.Stdio) -> tuple[rxllm.Tool, ...]:
     return mcp.tools(everything).run()
 
 
+@pytest.mark.judges
 def test_its_tools_are_listed_and_called(tools: tuple[rxllm.Tool, ...]) -> None:
     assert len(tools) > 10
     assert outcome(calling(tools, "echo", message="hi").run()) == "Echo: hi"

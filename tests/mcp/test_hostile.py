@@ -20,6 +20,8 @@ from tests.closing import SILENT
 from tests.mcp.chats import FOUND, TOOL, calling, endless, event, outcome, program, reply_to, script, scripted
 from tests.waiting import PATIENCE, turns, until
 
+pytestmark = pytest.mark.sockets
+
 JSON = {"Content-Type": "application/json"}
 DEEP = b'{"jsonrpc":"2.0","id":1,"result":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}"
 
@@ -101,6 +103,7 @@ async def _awaited(stream: rxllm.Stream[Any]) -> Any:
     return await stream
 
 
+@pytest.mark.judges
 def test_one_who_waits_tries_when_the_first_has_left(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 

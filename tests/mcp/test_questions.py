@@ -20,6 +20,8 @@ from tests.mcp.served import Seen
 from tests.programs import python
 from tests.runtime.support import ROOT
 
+pytestmark = pytest.mark.sockets
+
 FORM = {"type": "object", "properties": {"size": {"type": "string"}}, "required": ["size"]}
 
 

@@ -40,6 +40,7 @@ def is_alive(pid: int) -> bool:
 # The life of the process
 
 
+@pytest.mark.judges
 def test_one_process_serves_all_tools_of_a_connection() -> None:
     with program("serve()") as connection:
         tools = mcp.tools(connection).run()
@@ -54,6 +55,7 @@ async def _listed(connection: Any) -> tuple[rxllm.Tool, ...]:
     return await mcp.tools(connection)
 
 
+@pytest.mark.judges
 def test_the_process_ends_when_the_connection_is_closed_and_begins_again_when_it_is_used() -> None:
     connection = program("serve()")
     tools = mcp.tools(connection).run()
@@ -67,6 +69,7 @@ def test_the_process_ends_when_the_connection_is_closed_and_begins_again_when_it
     assert not [thread for thread in threading.enumerate() if thread.name == "rxllm-mcp"]
 
 
+@pytest.mark.judges
 def test_the_process_ends_with_its_last_tool() -> None:
     tools = asyncio.run(_listed([sys.executable, "-c", f"{PLAIN}\nserve()"]))
     (pid,) = {int(outcome(calling(tools, name).run())) for name in ("f", "g")}
@@ -80,6 +83,7 @@ def test_the_process_ends_with_its_last_tool() -> None:
     wait_until(has_ended)
 
 
+@pytest.mark.judges
 def test_the_process_and_its_children_end_though_they_ignore_all_else() -> None:
     body = """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -149,6 +153,7 @@ def test_the_process_ends_with_ours(end: str) -> None:
     wait_until(lambda: not is_alive(pid))
 
 
+@pytest.mark.judges
 def test_a_call_that_is_left_is_cancelled_and_the_process_serves_on() -> None:
     body = """
     cancelled = []
@@ -214,6 +219,7 @@ def test_a_hostile_program_fails_in_time(body: str, said: str) -> None:
     assert said in failure(program(body, timeout=1.5 if is_endless else PATIENCE)).message
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize(
     "connection",
     [
@@ -247,6 +253,7 @@ def test_a_program_that_reads_no_input_does_not_fill_the_memory() -> None:
         assert "bytes of its input unread" in first.failure.message
 
 
+@pytest.mark.judges
 def test_garbage_between_the_messages_is_passed_over() -> None:
     body = """
     print("starting...", flush=True)
@@ -259,6 +266,7 @@ def test_garbage_between_the_messages_is_passed_over() -> None:
         assert len(mcp.tools(connection).run()) == 2
 
 
+@pytest.mark.judges
 def test_a_process_that_dies_in_a_call_fails_it_and_the_next_call_starts_another() -> None:
     with program("serve(lambda message: message['params']['name'] == 'g' and os._exit(7))") as connection:
         tools = mcp.tools(connection).run()
@@ -280,6 +288,7 @@ def test_many_notices_do_not_pile_up() -> None:
         assert outcome(calling(mcp.tools(connection).run(), "f").run()) == str(pid_of(connection))
 
 
+@pytest.mark.judges
 def test_many_responses_to_one_request_do_not_pile_up_while_the_loop_is_blocked() -> None:
     body = """
     def flood(message):
@@ -310,6 +319,7 @@ def test_many_responses_to_one_request_do_not_pile_up_while_the_loop_is_blocked(
         asyncio.run(main(connection, Path(folder, "sent")))
 
 
+@pytest.mark.judges
 def test_our_environment_stays_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
     body = "RESULTS['tools/call']['content'][0]['text'] = ' '.join(os.environ); serve()"
@@ -319,6 +329,7 @@ def test_our_environment_stays_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "OPENAI_API_KEY" not in names
 
 
+@pytest.mark.judges
 @pytest.mark.filterwarnings("ignore:.* is multi-threaded:DeprecationWarning")  # of every fork beside threads
 def test_a_fork_leaves_the_process_to_its_parent() -> None:
     with program("serve()") as connection:
@@ -332,6 +343,7 @@ def test_a_fork_leaves_the_process_to_its_parent() -> None:
         assert outcome(calling(tools, "f").run()) == str(pid_of(connection))
 
 
+@pytest.mark.judges
 def test_a_forked_child_starts_a_process_of_its_own() -> None:
     with program("serve()") as connection:
         tools = mcp.tools(connection).run()
@@ -352,6 +364,7 @@ def test_a_forked_child_starts_a_process_of_its_own() -> None:
         assert outcome(calling(tools, "f").run()) == str(parent)
 
 
+@pytest.mark.judges
 def test_a_secret_of_its_environment_is_in_no_error() -> None:
     env = {"MY_TOKEN": "s3cret-key"}
     error = failure(program("print('bad', os.environ['MY_TOKEN'], file=sys.stderr); sys.exit(1)", env=env))
@@ -370,6 +383,7 @@ if os.fork() == 0:
 """Leaves a child outside of the process group, which keeps its output open."""
 
 
+@pytest.mark.judges
 def test_a_child_that_keeps_the_output_open_holds_nothing_up() -> None:
     connection = program(FORKING + "serve()")
     tools = mcp.tools(connection).run()
@@ -382,12 +396,14 @@ def test_a_child_that_keeps_the_output_open_holds_nothing_up() -> None:
     del tools
 
 
+@pytest.mark.judges
 def test_a_hundred_megabytes_of_complaints_do_not_stop_a_call() -> None:
     with program("serve(lambda m: [sys.stderr.write('x' * 2**20) for _ in range(100)] and None)") as connection:
         assert outcome(calling(mcp.tools(connection).run(), "f").run()) == str(pid_of(connection))
         assert len(connection._process._stderr) == 2_000  # pyright: ignore[reportOptionalMemberAccess]
 
 
+@pytest.mark.judges
 def test_a_program_that_exits_with_each_call_leaves_nothing() -> None:
     with program("serve(lambda message: os._exit(7))") as connection:
         tools = mcp.tools(connection).run()
@@ -404,6 +420,7 @@ def _processes() -> int:
     return sum(isinstance(item, Process) for item in gc.get_objects())
 
 
+@pytest.mark.judges
 def test_answers_and_progress_go_to_the_call_that_they_are_of() -> None:
     body = """
     calls = []

@@ -28,6 +28,8 @@ from tests.mcp.chats import FOUND, TOOL, calling, outcome, reply_to, scripted
 from tests.mcp.served import Seen
 from tests.waiting import PATIENCE
 
+pytestmark = pytest.mark.sockets
+
 
 def test_the_tools_of_a_server_are_plain_tools(server: tuple[str, Seen]) -> None:
     tools = mcp.tools(server[0]).run()

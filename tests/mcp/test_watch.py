@@ -14,6 +14,8 @@ from tests.mcp.chats import TOOL, calling, event, scripted
 from tests.mcp.served import Seen, served
 from tests.waiting import until
 
+pytestmark = pytest.mark.sockets
+
 ACKNOWLEDGED = {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": {}}
 CHANGED = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed", "params": {}}
 

@@ -332,6 +332,7 @@ def test_an_error_is_the_stream_s_own() -> None:
     check(ops.budget(tokens=1), "s-e|", "^--!", "s-e|", **values)
 
 
+@pytest.mark.sockets
 def test_the_socket_is_closed_when_it_is_passed() -> None:
     async def ask(server: Loopback) -> None:
         response = await generate(model(server).with_operators(ops.budget(tokens=20)), "Hi")

@@ -60,6 +60,7 @@ def engine_of(server: Loopback, *operators: Any, model: str = "gpt-4o-mini") -> 
 # What has no price is not sent
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_request_without_a_price_is_not_sent(shape: str, order: int) -> None:
@@ -72,6 +73,7 @@ def test_a_request_without_a_price_is_not_sent(shape: str, order: int) -> None:
         assert words in str(caught.value)
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("shape", SHAPES)
 def test_nor_is_it_below_a_pipe(shape: str) -> None:
     with Loopback(answers("Hi")) as server:
@@ -82,6 +84,7 @@ def test_nor_is_it_below_a_pipe(shape: str) -> None:
         assert server.requests == []
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("order", [1, -1])
 def test_nor_is_it_by_a_fallback_or_by_a_tool(order: int) -> None:
     with Loopback(answers("Hi")) as server:
@@ -137,6 +140,7 @@ def test_wrong_options_are_refused_at_the_call(option: str, value: Any) -> None:
 # It prices by itself, wherever it stands
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_price_list_is_taken_without_a_cost_operator(shape: str) -> None:
     with Loopback(answers("Hi", prompt_tokens=1_000_000)) as server:

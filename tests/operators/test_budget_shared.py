@@ -484,6 +484,7 @@ def test_nothing_stays_reserved_wherever_it_is_cancelled() -> None:
     simulate_cancels(reserving)
 
 
+@pytest.mark.sockets
 def test_the_socket_of_a_call_that_passes_it_is_closed() -> None:
     async def ask(server: Loopback) -> None:
         response = await generate(model(server).with_operators(ops.budget(Budget(tokens=1_100))), "Hi")

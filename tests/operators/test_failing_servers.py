@@ -88,6 +88,7 @@ def test_the_option_closes_a_connection_that_has_timed_out(timeout: Any, reply: 
     assert_closes_at_ten_seconds(reply, lambda server: stream_generate(model(server), "Hi", timeout=timeout))
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize(
     "ask",
     [
@@ -201,6 +202,7 @@ def test_a_connection_that_is_fallen_back_from_is_closed_at_once() -> None:
     simulated(falling_back)
 
 
+@pytest.mark.sockets
 def test_no_text_is_doubled_when_the_first_server_fails_late() -> None:
     """There had been content: it is an error, and nobody else is asked."""
     with Loopback(Reply(TORN)) as first, Loopback(Reply(WHOLE)) as second:
@@ -212,6 +214,7 @@ def test_no_text_is_doubled_when_the_first_server_fails_late() -> None:
 # Restart
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("cut", [Cut.RESET, Cut.FIN, None], ids=["reset", "fin", "end"])
 def test_a_torn_answer_begins_again_and_nothing_is_doubled(cut: Cut | None) -> None:
     torn = [chat_chunk("Hel"), chat_chunk("l"), *([cut] if cut else [])]
@@ -234,6 +237,7 @@ def test_a_stalled_answer_begins_again_and_its_connection_is_closed() -> None:
     assert simulated(beginning_again) == "Hello"
 
 
+@pytest.mark.sockets
 def test_a_call_that_is_left_before_it_begins_again_sends_no_second_request() -> None:
     with Loopback([Reply(TORN), Reply(WHOLE)]) as server:
 
@@ -251,6 +255,7 @@ def test_a_call_that_is_left_before_it_begins_again_sends_no_second_request() ->
 # The circuit breaker
 
 
+@pytest.mark.sockets
 def test_a_server_that_is_down_is_left_alone() -> None:
     down = Reply.of_json({"error": {"message": "overloaded"}}, 503)
     states: list[str] = []

@@ -360,6 +360,7 @@ def test_a_source_of_another_thread_ends_on_the_calls_loop(end: str) -> None:
 # Sockets, threads, exit
 
 
+@pytest.mark.sockets
 def test_when_it_is_called_after_a_dispose_the_server_sees_the_close() -> None:
     async def leave(server: Loopback) -> None:
         ends, seen = Ends(), list[Event]()
@@ -424,6 +425,7 @@ def test_the_interpreters_exit_waits_for_it(fn: str, reading: str) -> None:
         assert finished(script(BEGIN + SAVE + reading.format(fn), server.url)) == (0, "cancelled abc\n", "")
 
 
+@pytest.mark.judges
 def test_the_end_of_asyncio_run_still_calls_it() -> None:
     code = """
 async def main():

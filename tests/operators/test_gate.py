@@ -239,6 +239,7 @@ def test_a_source_that_can_wait_does() -> None:
     assert seen == list(range(1, 501))
 
 
+@pytest.mark.sockets
 def test_a_closed_gate_holds_the_server_back() -> None:
     switch, ended, texts = BehaviorSubject(False), threading.Event(), list[str]()
     with Loopback(LONG) as server:
@@ -292,6 +293,7 @@ def test_a_source_after_a_release_is_behind_the_readers_gate() -> None:
     assert [type(gate) for gate in gates] == [Gate]
 
 
+@pytest.mark.sockets
 def test_a_slow_reader_behind_an_open_gate_holds_the_server_back() -> None:
     with Loopback(LONG) as server:
         events = stream_generate(model(server), "Hi").pipe(ops.gate(of(True)))
@@ -303,6 +305,7 @@ def test_a_slow_reader_behind_an_open_gate_holds_the_server_back() -> None:
     assert sum(map(len, deltas)) == LENGTH
 
 
+@pytest.mark.sockets
 def test_a_dispose_of_a_closed_gate_closes_the_connection() -> None:
     def leave(server: Loopback) -> None:
         held: list[Any] = []

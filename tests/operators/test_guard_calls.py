@@ -211,6 +211,7 @@ def test_text_is_released_on_the_loop_of_the_call() -> None:
     assert threads == {threading.get_ident()}
 
 
+@pytest.mark.sockets
 def test_a_check_that_never_ends_slows_the_source_down() -> None:
     async def never(text: str) -> None:
         await asyncio.Event().wait()
@@ -295,6 +296,7 @@ def assert_all_closed(*servers: Loopback) -> None:
             assert_closed(connection)
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("check", [no_secret, no_secret_later])
 def test_a_trip_closes_the_models_socket(check: Any) -> None:
     async def trip(server: Loopback) -> None:
@@ -310,6 +312,7 @@ def with_call(text: str) -> list[Any]:
     return [chat_chunk(text), chat_event(call), chat_finish("tool_calls"), DONE]
 
 
+@pytest.mark.sockets
 @wherever
 def test_a_trip_in_a_later_step_of_a_chat_closes_its_socket(guarded: Guarded) -> None:
     tools = Tools()
@@ -331,6 +334,7 @@ def guarded_servers() -> Iterator[tuple[Loopback, Loopback]]:
         yield talking, silent
 
 
+@pytest.mark.sockets
 def test_a_dispose_closes_the_model_and_the_guards_that_are_models() -> None:
     with guarded_servers() as (main, small):
         judge = model(small)
@@ -358,6 +362,7 @@ def test_a_small_model_is_a_guard() -> None:
     assert response.error is not None
 
 
+@pytest.mark.sockets
 def test_a_trip_closes_the_guards_that_still_run() -> None:
     async def check(text: str) -> bool:
         if "secret" in text:
@@ -400,6 +405,7 @@ def test_a_guard_of_the_input_has_the_same_verdicts(verdict: Any, reason: str, m
     assert seen == []
 
 
+@pytest.mark.sockets
 def test_a_trip_of_the_input_closes_the_answers_socket() -> None:
     async def trip(server: Loopback) -> None:
         async def check(request: Request) -> bool:
@@ -413,6 +419,7 @@ def test_a_trip_of_the_input_closes_the_answers_socket() -> None:
     assert_closes(trip, Reply([chat_chunk("a"), STALL]))
 
 
+@pytest.mark.sockets
 def test_an_answer_that_waits_for_its_check_is_slowed_down() -> None:
     passed = asyncio.Event()
 

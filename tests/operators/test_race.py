@@ -235,6 +235,7 @@ def test_it_is_an_engine_s_operator() -> None:
     assert (response.output_text, response.metadata) == ("Yes.", WON)
 
 
+@pytest.mark.sockets
 def test_the_losers_sockets_are_closed() -> None:
     """A server that accepts and stalls loses to one that answers, and sees its connection close."""
 
@@ -257,6 +258,7 @@ def test_the_losers_sockets_are_closed() -> None:
         asyncio.run(main())
 
 
+@pytest.mark.sockets
 def test_usage_is_counted_once_and_no_text_is_doubled() -> None:
     usage = {"usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}}
     answer = [chat_chunk("Yes"), Pause(0.01), chat_finish(), chat_finish("stop", **usage), DONE]
@@ -267,6 +269,7 @@ def test_usage_is_counted_once_and_no_text_is_doubled() -> None:
     assert response.metadata["race"]["winner"] in (0, 1, 2)
 
 
+@pytest.mark.sockets
 def test_a_server_that_is_not_there_loses() -> None:
     with Loopback(Reply(chat("Yes"))) as server, Loopback() as gone:
         pass

@@ -258,6 +258,7 @@ def test_a_turn_begins_in_its_own_context_and_on_its_own_loop() -> None:
     assert began == [("me", True)]
 
 
+@pytest.mark.sockets
 def test_all_the_calls_of_an_engine_share_it_in_threads_too() -> None:
     """The server counts how many it answers at a time."""
     live = peak = 0

@@ -109,6 +109,7 @@ def test_the_thread_keeps_the_call_as_the_model_wrote_it() -> None:
     assert contents(done.steps[0]) == {"c1": "paid 5 to Bob"}
 
 
+@pytest.mark.sockets
 def test_over_a_real_socket_the_model_is_sent_its_own_arguments_again() -> None:
     function = {"name": "pay", "arguments": '{"amount":500}'}
     call = chat_event({"tool_calls": [{"index": 0, "id": "c1", "function": function}]})

@@ -495,6 +495,7 @@ def test_a_slow_consumer_does_not_hold_its_source_back() -> None:
         assert list(items)[-1:] == [4999]
 
 
+@pytest.mark.sockets
 def test_leaving_closes_the_connection() -> None:
     def leave(server: Loopback) -> None:
         with to_iter(stream_generate(model(server), "Hi").pipe(ops.text(), ops.keep_latest())) as items:

@@ -435,6 +435,7 @@ def test_an_item_that_is_no_user_message_ends_the_chat(item: Any) -> None:
     assert not typist.steer.observers
 
 
+@pytest.mark.sockets
 def test_an_error_of_steer_ends_the_chat_and_closes_the_call() -> None:
     steer: Subject[str] = Subject()
     error = LookupError("mine")
@@ -626,6 +627,7 @@ def test_the_operator_keeps_the_contract() -> None:
 # Connections
 
 
+@pytest.mark.sockets
 def test_the_connection_is_closed_at_the_cut() -> None:
     """The next step is the next call."""
     steer: Subject[str] = Subject()

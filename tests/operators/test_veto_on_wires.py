@@ -101,6 +101,7 @@ async def save(path: str, text: rxllm.Stream[str]) -> str:
     return "".join([piece async for piece in text])
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("wire", WIRES)
 def test_the_connection_closes_at_once_and_the_rest_is_not_sent(wire: str) -> None:
     adapter, frames_of = WIRES[wire]

@@ -8,8 +8,12 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from rxllm import ChatResult, serializer
 from tests.programs import SECONDS, python
+
+pytestmark = pytest.mark.judges
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).with_name("resumable_agents.py"))

@@ -441,6 +441,7 @@ def conversation_of(server: Loopback, other: Loopback) -> Any:
     return rxllm.stream(engine, Thread(OLD))
 
 
+@pytest.mark.sockets
 def test_a_dispose_during_the_summary_closes_its_connection_and_asks_nobody_else() -> None:
     with Loopback(Reply(endless())) as server, Loopback(Reply(chat("Because."))) as other:
         heard = threading.Event()
@@ -452,6 +453,7 @@ def test_a_dispose_during_the_summary_closes_its_connection_and_asks_nobody_else
         assert other.requests == []
 
 
+@pytest.mark.sockets
 def test_a_cancelled_task_closes_the_summary_s_connection() -> None:
     async def main(server: Loopback, other: Loopback) -> None:
         task = asyncio.ensure_future(conversation_of(server, other).pipe(ops.to_chat_result()))
@@ -466,6 +468,7 @@ def test_a_cancelled_task_closes_the_summary_s_connection() -> None:
         assert other.requests == []
 
 
+@pytest.mark.sockets
 def test_the_summary_is_an_ordinary_call_over_its_own_wire() -> None:
     with Loopback(Reply(chat("They talked."))) as server, Loopback(Reply(chat("Because."))) as other:
         result = conversation_of(server, other).pipe(ops.to_chat_result()).run()

@@ -339,6 +339,7 @@ except rxllm.EngineError as error:
 """
 
 
+@pytest.mark.judges
 @posix
 def test_half_a_line_that_a_full_disk_has_taken_is_taken_back(tmp_path: Path) -> None:
     path = tmp_path / "out"

@@ -86,6 +86,7 @@ def test_every_way_in_cells_one_after_another(notebook: Notebook) -> None:
         notebook.run("await rxllm.aclose(engine)")
 
 
+@pytest.mark.judges
 def test_a_subscription_goes_on_after_its_cell(notebook: Notebook) -> None:
     with Loopback(Reply(chat("Hel", "lo"))) as server:
         begin(notebook, server)

@@ -28,6 +28,8 @@ from rxllm.values import Call, EngineError, Message, Request
 from tests.runtime.support import finished, script
 from tests.testing import wires
 
+pytestmark = pytest.mark.sockets
+
 FOREVER = 3600.0
 
 
@@ -179,6 +181,7 @@ def test_the_local_model_in_one_line() -> None:
     assert_adapter(Local(), "Name three primes.", without=without, seconds=120.0, **options)
 
 
+@pytest.mark.judges
 def test_what_is_no_suite_needs_no_pytest() -> None:
     code = """
         import sys

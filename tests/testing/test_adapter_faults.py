@@ -394,6 +394,7 @@ def test_every_case_over_http_has_its_fault() -> None:
     assert set(BROKEN_WIRES) == (more - planted) | {"test_a_cancelled_stream_keeps_what_came"}
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize(("case", "broken"), BROKEN_WIRES.items(), ids=BROKEN_WIRES)
 def test_a_broken_wire_is_found(case: str, broken: Any) -> None:
     class Suite(OpenAIChatWire):
@@ -546,6 +547,7 @@ def use_all_hooks(suite: HTTPAdapterConformance) -> None:
 HOOKS = ("adapter", "said", "ended", "failed", "refused")
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_mistake_in_a_hook_raises_as_itself(hook: str) -> None:
     def mistaken(self: Any, *args: Any, **options: Any) -> Any:
@@ -557,6 +559,7 @@ def test_a_mistake_in_a_hook_raises_as_itself(hook: str) -> None:
     assert "mistaken" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_that_is_missing_is_named(hook: str) -> None:
     hooks = {name: getattr(OpenAIChatWire, name) for name in HOOKS if name != hook}

@@ -94,6 +94,7 @@ def test_a_retry_lacks_its_second_attempt_unless_the_cassette_has_it(tmp_path: P
     assert rows[0].first_at == pytest.approx(1.0, abs=0.2)
 
 
+@pytest.mark.sockets
 def test_a_fallback_answers_from_a_cassette_or_says_what_it_lacks(tmp_path: Path) -> None:
     path, other = tmp_path / "tape.jsonl", tmp_path / "others" / "other.jsonl"
     down = Fake(AdapterError("provider_unavailable"))

@@ -64,6 +64,7 @@ def ask(adapter: Any, question: Any = "Hi", **options: Any) -> Any:
     return stream_generate(adapter, question, **settings)
 
 
+@pytest.mark.sockets
 def test_what_a_server_has_answered_is_answered_again_without_it(path: Path) -> None:
     with Loopback(Reply(chat_body("Apples, ", "pears."))) as server:
         adapter = live(server)
@@ -177,6 +178,7 @@ def test_half_a_surrogate_pair_and_a_long_number_come_back(path: Path, number: i
         assert generate(engine, HALF, seed=1).run().tool_calls[0].arguments == {"x": number}
 
 
+@pytest.mark.sockets
 def test_two_providers_share_a_file(path: Path) -> None:
     with Loopback(Reply(chat_body("From one."))) as server:
         adapter = live(server)
@@ -204,6 +206,7 @@ def test_bytes_stand_in_the_file_as_their_hash(path: Path) -> None:
 CANARY = "sk-canary-0123456789abcdef"
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("wire", [OpenAIChatWire, ResponsesWire, AnthropicWire, GeminiWire, OllamaWire])
 @pytest.mark.parametrize("place", ["adapter", "call", "header", "call header", "option", "url", "prompt"])
 def test_no_key_is_ever_written(path: Path, wire: Any, place: str) -> None:
@@ -286,6 +289,7 @@ def test_a_recorded_failure_is_that_failure_again_and_so_retries_play(path: Path
     assert raised.value == limited
 
 
+@pytest.mark.sockets
 def test_a_failure_in_midstream_is_that_again(path: Path) -> None:
     with Loopback(Reply([chat_chunk("Hel"), Cut.RESET])) as server:
         adapter = live(server)
@@ -294,6 +298,7 @@ def test_a_failure_in_midstream_is_that_again(path: Path) -> None:
     assert type(first[-1]).__name__ == "ErrorEvent"
 
 
+@pytest.mark.sockets
 def test_a_stream_that_was_left_never_plays_as_whole(path: Path) -> None:
     with Loopback(Reply([chat_chunk("Hel"), STALL])) as server:
         adapter = live(server)
@@ -367,6 +372,7 @@ for number in range(int(count)):
 """
 
 
+@pytest.mark.judges
 def test_processes_share_a_file_and_may_be_killed(path: Path) -> None:
     started = [
         subprocess.Popen(
@@ -416,6 +422,7 @@ def test_a_model_is_named_and_has_its_price(path: Path) -> None:
     assert generate(Engine(Cassette(path, engine, "replay"), model="priced"), "Hi").run().usage.total_cost == cost
 
 
+@pytest.mark.sockets
 def test_the_name_of_a_model_needs_no_key_to_replay(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "")
     with Loopback(Reply(chat_body("Yes."))) as server:
@@ -449,6 +456,7 @@ def test_copies_begin_again(path: Path) -> None:
         assert other.adapter.speed == 2.0
 
 
+@pytest.mark.sockets
 def test_it_closes_the_clients_of_its_adapter(path: Path) -> None:
     async def main() -> None:
         with Loopback(Reply(chat_body("Yes."))) as server:

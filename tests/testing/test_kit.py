@@ -70,6 +70,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         testing.nothing  # type: ignore[attr-defined]
 
 
+@pytest.mark.judges
 def test_it_is_reached_from_the_package_when_it_is_used() -> None:
     code = (
         "import sys, rxllm\n"
@@ -82,6 +83,7 @@ def test_it_is_reached_from_the_package_when_it_is_used() -> None:
     assert (ran.stderr, ran.stdout.split()) == ("", ["False"])
 
 
+@pytest.mark.sockets
 def test_the_pages_example_of_a_server(loopback) -> None:
     server = loopback(Reply([chat_chunk("Hi"), STALL]))
     assert isinstance(server, Loopback)

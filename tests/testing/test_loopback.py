@@ -25,6 +25,8 @@ from rxllm.testing.loopback import (
 )
 from tests.waiting import PATIENCE, wait_until
 
+pytestmark = pytest.mark.sockets
+
 
 @pytest.fixture
 def client() -> Iterator[httpx.Client]:

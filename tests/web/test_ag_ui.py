@@ -168,6 +168,7 @@ def test_every_resumed_chat_comes_back(script: Any, approved: bool, options: Any
     assert again(framed(events)) == events
 
 
+@pytest.mark.judges
 def test_the_client_folds_scripts_as_we_do() -> None:
     collected: list[list[Event]] = []
 

@@ -43,6 +43,8 @@ from tests.web import clients
 from tests.web.ag_ui import again, client, framed
 from tests.web.streams import of_script
 
+pytestmark = pytest.mark.sockets
+
 HEADERS = {"Content-Type": "text/event-stream"}
 START = {"type": "RUN_STARTED", "threadId": "t", "runId": "r"}
 FINISH = {"type": "RUN_FINISHED", "threadId": "t", "runId": "r"}

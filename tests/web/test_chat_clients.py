@@ -19,6 +19,8 @@ from tests.web.chats import PAYS, Slow, made, paid
 from tests.web.chats import thread as stored
 from tests.web.serving import serving
 
+pytestmark = pytest.mark.sockets
+
 
 @pytest.fixture(autouse=True)
 def nothing_paid() -> None:

@@ -24,6 +24,8 @@ from tests.web.chats import Page, Slow, body, made, says, text_of
 from tests.web.chats import thread as stored
 from tests.web.serving import serving
 
+pytestmark = pytest.mark.sockets
+
 
 @contextlib.asynccontextmanager
 async def opened(app: Any) -> AsyncIterator[Page]:

@@ -30,6 +30,8 @@ from tests.runtime.support import model
 from tests.waiting import PATIENCE
 from tests.web.serving import App, Browser, assert_left, decoded, get, serving
 
+pytestmark = pytest.mark.sockets
+
 
 def hello(text: str = "Hi") -> rxllm.Stream[Event]:
     return rxllm.stream_generate(Fake(["Hel", "lo"]), text)
@@ -149,6 +151,7 @@ def test_leaving_is_seen_through_middleware() -> None:
         asyncio.run(main())
 
 
+@pytest.mark.judges
 def test_it_needs_no_framework() -> None:
     code = """
 import sys, rxllm

@@ -17,6 +17,8 @@ from rxllm.durable import open_runs
 from rxllm.web._codec import PROTOCOLS
 from tests.web.serving import app_of, get
 
+pytestmark = pytest.mark.sockets
+
 SECRET = "the prompt of account 4711 was refused"
 
 

@@ -8,6 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 
 import httpx
+import pytest
 from h2.connection import H2Connection
 from h2.events import DataReceived
 from hypercorn.asyncio import serve
@@ -19,6 +20,8 @@ from rxllm.web._codec import PROTOCOLS
 from tests.closing import STALLED, assert_closed
 from tests.waiting import PATIENCE, until
 from tests.web.serving import App, app_of, asks, decoded
+
+pytestmark = pytest.mark.sockets
 
 
 @contextlib.asynccontextmanager

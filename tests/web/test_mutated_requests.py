@@ -24,6 +24,8 @@ from tests.web.ag_ui import ask, locate, pay
 from tests.web.mutations import PNG, Mutations, halted
 from tests.web.served import PATIENCE
 
+pytestmark = pytest.mark.sockets
+
 SLOW = 1.0
 """Seconds of this process that a small request may never take."""
 

@@ -67,6 +67,7 @@ def endless_model(**options: Any) -> Generator[tuple[Loopback, Served]]:
 CHUNK = chat_chunk("x" * 20_000)
 
 
+@pytest.mark.sockets
 @pytest.mark.parametrize("body", [STREAM, HI], ids=["streamed", "whole"])
 def test_a_client_that_leaves_closes_the_providers_socket(body: Any) -> None:
     with endless_model() as (provider, server):
@@ -81,6 +82,7 @@ def test_a_client_that_leaves_closes_the_providers_socket(body: Any) -> None:
         wait_until(server.tasks, idle.__eq__)
 
 
+@pytest.mark.sockets
 def test_a_client_that_leaves_cancels_the_engines_tools() -> None:
     started, contexts = threading.Event(), list[ToolContext]()
 
@@ -115,6 +117,7 @@ def test_a_slow_client_holds_back_the_model() -> None:
         provider.connections[0].wait_closed(PATIENCE)
 
 
+@pytest.mark.sockets
 def test_a_client_that_never_reads_ends_in_time_and_disturbs_nobody() -> None:
     threads = threading.active_count()
 
@@ -135,6 +138,7 @@ def test_a_client_that_never_reads_ends_in_time_and_disturbs_nobody() -> None:
     wait_until(lambda: threading.active_count() <= threads + 1)  # the portal of rxllm's own tests may have begun
 
 
+@pytest.mark.sockets
 def test_a_silent_stream_has_heartbeats_and_then_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_openai_app, "HEARTBEAT", 1.0)
     go = asyncio.Event()
@@ -160,6 +164,7 @@ def status_of(client: socket.socket) -> bytes:
         return client.recv(1000).split(b" ", 2)[1]
 
 
+@pytest.mark.sockets
 def test_a_body_that_is_too_large() -> None:
     with Served.of(Fake("Hello"), max_body=1000) as server:
         idle = server.tasks()
@@ -170,6 +175,7 @@ def test_a_body_that_is_too_large() -> None:
         wait_until(server.tasks, idle.__eq__)
 
 
+@pytest.mark.sockets
 def test_half_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_openai_app, "READING", 1.0)
     with Served.of(Fake("Hello")) as server:
@@ -179,6 +185,7 @@ def test_half_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
         wait_until(server.tasks, idle.__eq__)
 
 
+@pytest.mark.sockets
 def test_more_requests_than_there_is_place_for() -> None:
     with endless_model(max_requests=2) as (provider, server):
         clients = [connected(server, json.dumps(STREAM).encode()) for _ in range(2)]
@@ -270,6 +277,7 @@ def test_what_is_wrong_is_named(field: str, value: Any, param: str) -> None:
     assert len(error["message"]) < 300
 
 
+@pytest.mark.sockets
 def test_a_file_that_the_provider_does_not_take_is_the_clients_fault() -> None:
     file = {"type": "file", "file": {"file_data": "data:application/x;base64,JVBERg==", "filename": "a.x"}}
     with Loopback(lambda _: Reply(chat("Hello"))) as provider:

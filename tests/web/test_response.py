@@ -23,6 +23,8 @@ from tests.closing import SILENT, STALLED, also_next, next_call
 from tests.waiting import until
 from tests.web.serving import App, Browser, app_of, asks, assert_left, decoded, get, serving
 
+pytestmark = pytest.mark.sockets
+
 CHUNKS = 600
 CHUNK = chat_chunk("x" * 40_000)
 LONG = Reply([*[CHUNK] * CHUNKS, chat_finish(), DONE])

@@ -199,6 +199,7 @@ def test_what_cannot_run_is_refused_at_once(id: Any, stream: Any, fault: str) ->
         web.Runs().start(id, stream)
 
 
+@pytest.mark.sockets
 def test_a_browser_leaves_and_comes_back() -> None:
     """Over sockets: the provider's connection outlives the first browser, and the second gets everything."""
     is_back = threading.Event()
@@ -233,6 +234,7 @@ def test_a_browser_leaves_and_comes_back() -> None:
     assert b'"end"' in received
 
 
+@pytest.mark.sockets
 def test_a_run_ends_with_the_loop_of_its_server() -> None:
     async def main() -> None:
         runs = web.Runs()

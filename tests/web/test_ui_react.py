@@ -145,6 +145,7 @@ PAGES = {
 }
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("act", PAGES)
 def test_the_page_shows_it(act: str, played: Any) -> None:
     line = played[0][act]

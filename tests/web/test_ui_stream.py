@@ -384,6 +384,7 @@ def test_a_resumed_chat_goes_on_in_the_message_of_the_client(approved: bool, sta
     assert after["errors"] == []
 
 
+@pytest.mark.sockets
 def test_the_chat_of_the_browser_approves_and_stops() -> None:
     """`Chat` of `ai` sends the requests, over a socket, that `from_ui` reads."""
     call, words = ToolCall("c1", "pay", {"amount": 5}), ["word "] * 40
