@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 import threading
 import time
 import traceback
@@ -71,7 +72,7 @@ from rxllm.values import (
 )
 from tests.testing.test_adapter_conformance import TestFake as FakeSuite
 from tests.testing.wires import OpenAIChatWire
-from tests.waiting import turns
+from tests.waiting import turns, until
 
 START = MessageStarted(Message("assistant"))
 END = MessageCompleted(Message("assistant"), "stop")
@@ -618,9 +619,17 @@ def played_once(self: Any, request: Request, call: Call) -> Observable[Event]:
     return from_iterable(iter([START, END]))
 
 
-LONG = 1000
-"""Turns of the loop in which another call begins, or this one is left."""
-"""Seconds in which the next call is made, or the first is left, on a busy machine too."""
+async def others_begin() -> None:
+    """Wait until the kit has made the calls that it makes at once: until then its thread waits in `_in_thread`."""
+
+    def function() -> str:
+        frame = sys._current_frames()[threading.main_thread().ident or 0]
+        while frame is not None and frame.f_globals["__name__"] != "rxllm.testing._rules":
+            frame = frame.f_back
+        return frame.f_code.co_name if frame is not None else ""
+
+    await until(function, lambda name: name != "_in_thread")
+    await turns()
 
 
 class Shared:
@@ -636,7 +645,7 @@ class Shared:
         self.live += 1
         mine = self.live
         yield START
-        await turns(LONG)
+        await others_begin()
         self.live, alone = mine - 1, self.live == mine
         yield END if alone else ErrorEvent(StreamError("unknown"))
 
@@ -656,7 +665,7 @@ class Sulking:
         whole = False
         try:
             yield START
-            await turns(LONG)
+            await others_begin()
             yield END
             whole = True
         finally:
