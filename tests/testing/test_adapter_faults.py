@@ -620,15 +620,16 @@ def played_once(self: Any, request: Request, call: Call) -> Observable[Event]:
 
 
 async def others_begin() -> None:
-    """Wait until the kit has made the calls that it makes at once: until then its thread waits in `_in_thread`."""
+    """Wait until the kit has made all the calls that it makes at once."""
 
-    def function() -> str:
-        frame = sys._current_frames()[threading.main_thread().ident or 0]
-        while frame is not None and frame.f_globals["__name__"] != "rxllm.testing._rules":
-            frame = frame.f_back
-        return frame.f_code.co_name if frame is not None else ""
+    def is_calling() -> bool:
+        stacks = [stack for frame in sys._current_frames().values() for stack in traceback.walk_stack(frame)]
+        return any(
+            frame.f_globals["__name__"] == "rxllm.testing._rules" and frame.f_code.co_name == "subscribe"
+            for frame, _ in stacks
+        )
 
-    await until(function, lambda name: name != "_in_thread")
+    await until(lambda: not is_calling())
     await turns()
 
 
