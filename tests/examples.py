@@ -1,11 +1,14 @@
-"""How many examples a property is tried with: RXLLM_EXAMPLES, where one says a number of its own its share of that."""
+"""How many examples a property is tried with: RXLLM_EXAMPLES, where one says a number of its own its share of that.
+
+Without it there are 40 where judges are required, as CI does, 20 otherwise, and 10 where judges are not wanted.
+"""
 
 from __future__ import annotations
 
 import os
 
 WANTED = os.environ.get("RXLLM_EXAMPLES")
-USUAL = int(WANTED or (10 if os.environ.get("RXLLM_JUDGES") == "none" else 40))
+USUAL = int(WANTED or {"required": 40, "none": 10}.get(os.environ.get("RXLLM_JUDGES", ""), 20))
 
 
 def examples(of_a_hundred: int) -> int:
