@@ -6,23 +6,25 @@
 ``option``     a number of seconds below 1 for a time limit, a lease or an interval, where sockets or processes are used
 =============  ======================================================================================================
 
-Exempt are the tests of a real model, the benchmarks, and functions that `simulate` runs, whose time is virtual. The
-files in ``clocks.txt`` have as many places as it says, and no file has more: ``python -m tests.clocks --write`` after
-some are gone.
+Exempt are the tests of a real model, the benchmarks, functions that `simulate` runs, whose time is virtual, and the
+`REASONS` below.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LIST = ROOT / "tests" / "clocks.txt"
 EXEMPT = ("tests/live/", "tests/benchmarks/", "tests/waiting.py", "tests/clocks.py")
+
+REASONS = {
+    "tests/testing/test_adapter_faults.py": "an adapter that blocks longer than the kit allows",
+    "tests/testing/test_planted_faults.py": "an adapter that blocks longer than the kit allows",
+}
+"""The files that may have one place, and why."""
 
 CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "monotonic_ns", "perf_counter_ns", "time_ns"}
 READINGS = {"closed_at", "accepted_at", "elapsed"}
@@ -33,7 +35,7 @@ OPTION = re.compile(
 USES_SOCKETS = re.compile(r"\b([lL]oopback|socket|subprocess|httpx|uvicorn|served?|script)\b")
 
 READS_CLOCKS = re.compile(rf"\b({'|'.join(CLOCKS | READINGS | STOPWATCHES)}|time\.time)\b")
-WORTH_READING = re.compile(rf"\bsleep|\.wait\(|{USES_SOCKETS.pattern}|{READS_CLOCKS.pattern}")
+WORTH_READING = re.compile(rf"\bsleep|\.wait\(|mark\.|{USES_SOCKETS.pattern}|{READS_CLOCKS.pattern}")
 
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 ORDERS = ast.Lt | ast.LtE | ast.Gt | ast.GtE
@@ -51,15 +53,15 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def places(source: str) -> Iterator[Place]:
-    """Yield the places of a test file, in no order."""
+def places(source: str, is_test: bool = True) -> Iterator[Place]:
+    """Yield the places of a file, in no order. The functions of a file that is not a test have no marks."""
     if not WORTH_READING.search(source):
         return
     tree = ast.parse(source)
-    virtual = _lines_of_simulated(tree) if "simulate" in source else set()
+    virtual = _lines_of_simulated(tree) if re.search(r"\bsimulate|\bWorld\b", source) else set()
     found = [*_sleeps(tree), *(_comparisons(tree) if READS_CLOCKS.search(source) else [])]
-    if USES_SOCKETS.search(source):
-        found += _options(tree)
+    if is_test or USES_SOCKETS.search(source):
+        found += _options(tree, is_test)
     for kind, node in found:
         if node.lineno not in virtual:
             yield kind, node.lineno, ast.unparse(node)
@@ -170,23 +172,29 @@ def _measured_names(scope: ast.AST, clocks: set[str]) -> set[str]:
     return measured
 
 
-def _options(tree: ast.AST) -> list[tuple[str, ast.expr]]:
+def _options(tree: ast.Module, is_test: bool) -> list[tuple[str, ast.expr]]:
+    marked = any(isinstance(node, ast.Assign) and _is_marked(node.value) for node in tree.body)
     found: list[tuple[str, ast.expr]] = []
-    for node in ast.walk(tree):
-        match node:
-            case ast.Call(
-                func=ast.Attribute(attr="timeout" | "wait_for" | "wait" | "join") | ast.Name(id="Timeouts"), args=args
-            ):
-                found += [("option", value) for value in args if _is_short(value)]
-            case _:
-                pass
-        if isinstance(node, ast.Call):
-            found += [
-                ("option", word.value)
-                for word in node.keywords
-                if word.arg and OPTION.search(word.arg) and _is_short(word.value)
-            ]
+    for top in tree.body:
+        if marked or not is_test or any(_is_marked(node) for node in getattr(top, "decorator_list", [])):
+            for node in ast.walk(top):
+                found += [("option", value) for value in _options_of(node) if _is_short(value)]
     return found
+
+
+def _is_marked(node: ast.expr) -> bool:
+    return re.search(r"\bmark\.(sockets|judges)\b", ast.unparse(node)) is not None
+
+
+def _options_of(node: ast.AST) -> list[ast.expr]:
+    match node:
+        case ast.Call(func=ast.Attribute(attr="timeout" | "wait_for" | "wait" | "join") | ast.Name(id="Timeouts")):
+            plain = [] if _is_sleep(node) else node.args
+        case ast.Call():
+            plain = []
+        case _:
+            return []
+    return plain + [word.value for word in node.keywords if word.arg and OPTION.search(word.arg)]
 
 
 def _is_short(value: ast.AST) -> bool:
@@ -194,47 +202,42 @@ def _is_short(value: ast.AST) -> bool:
 
 
 def _lines_of_simulated(tree: ast.Module) -> set[int]:
-    """Return the lines of calls of `simulate` and its like, and of the functions that they run."""
+    """Return the lines of functions that call `simulate` and its like, or get a `World`, and of all that they name."""
     shared = {node.name: node for node in tree.body if isinstance(node, FUNCTIONS | ast.ClassDef)}
+    pending: list[ast.stmt] = [top for top in tree.body if any(_simulates(node) for node in ast.walk(top))]
     lines: set[int] = set()
-    reached: set[ast.AST] = set()
-    pending = [(node, top) for top in tree.body for node in ast.walk(top) if _simulates(node)]
+    reached: set[str] = set()
     while pending:
-        node, top = pending.pop()
-        reached.add(node)
-        lines |= set(range(node.lineno, node.end_lineno + 1))  # type: ignore[attr-defined]
-        names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-        own = [inner for inner in ast.walk(top) if isinstance(inner, FUNCTIONS) and inner.name in names]
-        others = [shared[name] for name in names & shared.keys() - {inner.name for inner in own}]
-        pending += [(inner, top) for inner in own if inner not in reached]
-        pending += [(other, other) for other in others if other not in reached]
+        node = pending.pop()
+        lines |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)} & shared.keys() - reached
+        reached |= names
+        pending += [shared[name] for name in names]
     return lines
 
 
 def _simulates(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2].startswith("simulate")
+    match node:
+        case ast.Call(func=function):
+            return ast.unparse(function).rpartition(".")[2].startswith("simulate")
+        case ast.arg(annotation=ast.Name(id="World")):
+            return True
+        case _:
+            return False
 
 
-def counts() -> dict[str, Counter[str]]:
-    """The number of places by file and kind; files without any are left out."""
-    found = {name_of(path): Counter(kind for kind, _, _ in places(path.read_text())) for path in test_files()}
-    return {name: counted for name, counted in found.items() if counted}
+def found() -> dict[str, list[Place]]:
+    """Return the places by file, in order; files without any are left out."""
+    by_file = {name_of(path): places(path.read_text(), path.name.startswith("test_")) for path in test_files()}
+    ordered = {name: sorted(found, key=lambda place: place[1]) for name, found in by_file.items()}
+    return {name: places for name, places in ordered.items() if places}
 
 
-def line(name: str, counted: Counter[str]) -> str:
-    return f"{name} " + " ".join(f"{kind}={counted[kind]}" for kind in sorted(counted))
-
-
-def main(*arguments: str) -> None:
-    found = counts()
-    if "--write" in arguments:
-        LIST.write_text("".join(f"{line(name, counted)}\n" for name, counted in found.items()))
-    for path in test_files():
-        if not arguments or name_of(path).startswith(arguments):
-            for kind, number, code in sorted(places(path.read_text()), key=lambda place: place[1]):
-                print(f"{name_of(path)}:{number}: {kind}: {code[:100]}")
-    print(sum(found.values(), Counter()))
+def main() -> None:
+    for name, places in found().items():
+        for kind, line, code in places:
+            print(f"{name}:{line}: {kind}: {code[:100]}")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -15,6 +15,8 @@ from typing import NoReturn
 
 import pytest
 
+from tests import tiers
+
 
 def judge(program: str, kind: str = "required") -> str:
     """Return the path of `program`; without it the test is skipped, or fails if RXLLM_JUDGES is `kind`."""
@@ -34,6 +36,7 @@ def node() -> str:
 
 
 def _skip_if_none(name: str) -> None:
+    tiers.needs("judges")
     if os.environ.get("RXLLM_JUDGES") == "none":
         pytest.skip(f"{name} is a judge: RXLLM_JUDGES=none skips its tests")
 

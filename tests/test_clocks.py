@@ -1,4 +1,4 @@
-"""No test depends on how fast the machine is, but for the places that are listed, whose number only falls."""
+"""No test depends on how fast the machine is."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 from tests import clocks
 
 
-def test_the_places_that_depend_on_a_clock_are_the_listed_ones_and_only_become_fewer() -> None:
-    found = {clocks.line(name, counted) for name, counted in clocks.counts().items()}
-    listed = set(clocks.LIST.read_text().splitlines())
-    assert found == listed, "wait as tests/waiting.py does; if places are gone: python -m tests.clocks --write"
+def test_no_test_depends_on_a_clock_without_a_reason() -> None:
+    found = {name: [f"line {line}: {code}" for _, line, code in places] for name, places in clocks.found().items()}
+    reasons = {name: places for name, places in found.items() if len(places) == 1 and name in clocks.REASONS}
+    assert found == reasons, "wait as tests/waiting.py does"
+    assert reasons.keys() == clocks.REASONS.keys()
 
 
 @pytest.mark.parametrize(
@@ -26,13 +27,13 @@ def test_the_places_that_depend_on_a_clock_are_the_listed_ones_and_only_become_f
         ("compare", "began = time.monotonic()\ntimes.append(time.monotonic() - began)\nassert max(times) < 1"),
         ("compare", "took = time.monotonic() - began\nassert took == pytest.approx(0.3, abs=0.1)"),
         ("compare", "assert server.connections[0].closed_at < left"),
-        ("option", "with Loopback() as server: ask(server, timeout=0.2)"),
-        ("option", "with Loopback() as server: await asyncio.wait_for(answer, 0.2)"),
-        ("option", "with Loopback() as server: Runs(lease_seconds=0.2)"),
+        ("option", "ask(server, timeout=0.2)"),
+        ("option", "await asyncio.wait_for(answer, 0.2)"),
+        ("option", "Runs(lease_seconds=0.2)"),
     ],
 )
 def test_a_clock_is_found(kind: str, code: str) -> None:
-    source = f"async def test():\n{textwrap.indent(code, '    ')}"
+    source = f"@pytest.mark.sockets\nasync def test():\n{textwrap.indent(code, '    ')}"
     assert [found for found, _, _ in clocks.places(source)] == [kind]
 
 
@@ -42,14 +43,25 @@ def test_a_clock_is_found(kind: str, code: str) -> None:
         "await asyncio.sleep(0)",
         "assert server.connections[0].closed_at is not None",
         "assert event.at == 0.3",
-        "with Loopback() as server: ask(server, timeout=30)",
+        "ask(server, timeout=30)",
         "simulate(lambda world: asyncio.sleep(5))",
     ],
 )
 def test_nothing_else_is_found(code: str) -> None:
-    assert list(clocks.places(f"async def test():\n    {code}")) == []
+    assert list(clocks.places(f"@pytest.mark.sockets\nasync def test():\n    {code}")) == []
 
 
-def test_time_in_a_simulation_is_virtual() -> None:
-    source = "async def other(): await asyncio.sleep(5)\nasync def app(world): await other()\ndef test(): simulate(app)"
+@pytest.mark.parametrize(
+    "source",
+    [
+        "async def other(): await asyncio.sleep(5)\nasync def app(world): await other()\ndef test(): simulate(app)",
+        "async def other(): await asyncio.sleep(5)\nasync def app(world: World): await other()",
+        "def test():\n    async def app(world): await asyncio.sleep(5)\n    simulate(app)",
+    ],
+)
+def test_time_in_a_simulation_is_virtual(source: str) -> None:
     assert list(clocks.places(source)) == []
+
+
+def test_a_short_option_without_sockets_is_allowed() -> None:
+    assert list(clocks.places("def test():\n    chat(fake, timeout=0.01)")) == []

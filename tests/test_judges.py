@@ -10,6 +10,8 @@ import pytest
 
 from tests.judges import judge, node
 
+pytestmark = pytest.mark.judges
+
 
 def test_a_judge_is_found_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     python = Path(sys.executable)

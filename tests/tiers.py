@@ -46,6 +46,11 @@ def _record(event: str, arguments: tuple[object, ...]) -> None:
         _needed.add("sockets")
 
 
+def needs(tier: str) -> None:
+    """Record what the running test needs, where nothing is to be seen: a process that another test has started."""
+    _needed.add(tier)
+
+
 def begin() -> None:
     _needed.clear()
 

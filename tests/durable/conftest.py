@@ -13,6 +13,12 @@ from tests.durable.redis_server import RedisServer
 MakeStore = Callable[[], Store]
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """A Redis is a process, whichever test starts it."""
+    if {"redis_server", "own_redis"} & {*getattr(item, "fixturenames", ())}:
+        item.add_marker("judges")
+
+
 @pytest.fixture(autouse=True)
 def nothing_ran() -> None:
     support.RAN.clear()
@@ -40,7 +46,7 @@ def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]
     server.stop()
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.judges)])
 def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> MakeStore:
     """What opens a store at one place, empty at first; picklable."""
     if request.param == "sqlite":

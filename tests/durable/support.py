@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from rxllm import TextDelta, tool
 from rxllm.durable import Runs
+from tests import tiers
 from tests.programs import SECONDS
 from tests.waiting import until
 
@@ -73,6 +74,7 @@ def forked(main: Callable[..., object], *arguments: Any) -> Iterator[tuple[BaseP
 
     It is forked from a process that has imported what it needs, since the start of Python takes long.
     """
+    tiers.needs("judges")
     here, there = _FORKS.Pipe()
     process = _FORKS.Process(target=main, args=(there, *arguments), daemon=True)
     process.start()

@@ -43,7 +43,7 @@ def build_slow(input: Any) -> Any:
 FACTORIES: dict[str, Any] = {"story": build_story, "chat": build_chat, "slow": build_slow}
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.judges)])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "runs.db") if request.param == "sqlite" else request.getfixturevalue("redis_server").url
 

@@ -276,6 +276,7 @@ def test_of_many_that_reply_at_once_one_does_and_the_others_can_after_it(make_st
     in_loop(main)
 
 
+@pytest.mark.judges
 def test_of_two_processes_one_replies_and_the_other_gets_a_conflict(make_store: MakeStore) -> None:
     both = ("abc", "xyz")
     with ExitStack() as stack:
@@ -302,6 +303,7 @@ def kill_in_its_text(make_store: MakeStore) -> None:
         process.join()
 
 
+@pytest.mark.judges
 def test_a_turn_that_was_killed_is_there_and_goes_on(make_store: MakeStore) -> None:
     kill_in_its_text(make_store)
 
@@ -320,6 +322,7 @@ def test_a_turn_that_was_killed_is_there_and_goes_on(make_store: MakeStore) -> N
     in_loop(main)
 
 
+@pytest.mark.judges
 def test_a_turn_that_was_killed_can_be_left_as_it_is(make_store: MakeStore) -> None:
     kill_in_its_text(make_store)
 

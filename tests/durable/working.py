@@ -52,7 +52,7 @@ def work(pipe: Connection, place: str, ahead: float = 0.0) -> None:
 
     async def main() -> None:
         async with open_runs(place, {"chat": build}, lease=LEASE) as runs:
-            with runs.recover(every=0.05).subscribe():
+            with runs.recover(every=1.0).subscribe():
                 await asyncio.Event().wait()
 
     asyncio.run(main())
@@ -83,8 +83,8 @@ def work_beside_killer(pipe: Connection, path: str) -> None:
     logging.getLogger("rxllm").addHandler(Keeps())
 
     async def main() -> None:
-        async with open_runs(path, {"chat": build_chat, "killer": build_killer}, lease=0.3) as runs:
-            with runs.recover(every=0.02).subscribe():
+        async with open_runs(path, {"chat": build_chat, "killer": build_killer}, lease=1.0) as runs:
+            with runs.recover(every=1.0).subscribe():
                 await until(runs.list, lambda all: all and None not in [run.ended_at for run in all])
 
     asyncio.run(main())
@@ -98,7 +98,7 @@ def die_at_once(pipe: Connection, path: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     async def main() -> None:
-        async with open_runs(path, {"chat": kill}, lease=0.2) as runs:
+        async with open_runs(path, {"chat": kill}, lease=1.0) as runs:
             await until(runs.recover)
             await asyncio.Event().wait()
 
