@@ -28,13 +28,12 @@ REASONS = {
 
 CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time", "monotonic_ns", "perf_counter_ns", "time_ns"}
 READINGS = {"closed_at", "accepted_at", "elapsed"}
-STOPWATCHES = {"now", "assert_prompt", "close_times"}
 OPTION = re.compile(
     r"(^|_)(timeout|deadline|lease|idle|grace|heartbeat|interval|seconds|delay|wait|patience|every|ping|poll)(_|$)"
 )
 USES_SOCKETS = re.compile(r"\b([lL]oopback|socket|subprocess|httpx|uvicorn|served?|script)\b")
 
-READS_CLOCKS = re.compile(rf"\b({'|'.join(CLOCKS | READINGS | STOPWATCHES)}|time\.time)\b")
+READS_CLOCKS = re.compile(rf"\b({'|'.join(CLOCKS | READINGS)}|time\.time)\b")
 WORTH_READING = re.compile(rf"\bsleep|\.wait\(|mark\.|{USES_SOCKETS.pattern}|{READS_CLOCKS.pattern}")
 
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
@@ -95,7 +94,7 @@ def _is_sleep(call: ast.Call) -> bool:
 
 def _comparisons(tree: ast.Module) -> list[tuple[str, ast.expr]]:
     functions = list(_outermost_functions(tree))
-    clocks = {*STOPWATCHES, *(function.name for function in functions if _returns_reading(function))}
+    clocks = {function.name for function in functions if _returns_reading(function)}
     found: list[tuple[str, ast.expr]] = []
     for function in functions:
         measured = _measured_names(function, clocks)
@@ -114,8 +113,6 @@ def _outermost_functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncF
 
 def _compares(node: ast.AST, clocks: set[str], measured: set[str]) -> bool:
     match node:
-        case ast.Call(func=ast.Name(id="assert_prompt")):
-            return True
         case ast.Compare(ops=ops, comparators=[*_, last]) if all(isinstance(op, ORDERS) for op in ops) or _is_about(
             last
         ):
@@ -146,9 +143,9 @@ def _is_measured(expression: ast.AST, clocks: set[str], measured: set[str]) -> b
 
 
 def _returns_reading(function: FUNCTIONS) -> bool:
-    measured = _measured_names(function, STOPWATCHES)
+    measured = _measured_names(function, set())
     returned = [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value]
-    return any(_is_measured(value, STOPWATCHES, measured) for value in returned)
+    return any(_is_measured(value, set(), measured) for value in returned)
 
 
 def _measured_names(scope: ast.AST, clocks: set[str]) -> set[str]:

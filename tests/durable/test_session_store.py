@@ -18,7 +18,7 @@ from tests.durable.support import in_loop
 Make = Callable[[], SessionStore]
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis"])
+@pytest.fixture(params=["memory", "sqlite", pytest.param("redis", marks=pytest.mark.judges)])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     """What opens the same store at each call."""
     if request.param == "memory":

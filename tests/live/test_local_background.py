@@ -17,7 +17,7 @@ from rxllm.adapters.local import Local
 from rxllm.adapters.local.server import find_weights
 from rxllm.values import EngineError
 from tests.examples import share
-from tests.runtime.support import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.judges
 

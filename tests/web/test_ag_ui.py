@@ -46,7 +46,7 @@ from rxllm.testing import strategies
 from rxllm.values import ThinkingPart
 from tests.examples import examples
 from tests.laws import scripts
-from tests.operators.test_veto import NO, Dictation, refusing
+from tests.operators.support import NO, Dictation, refusing
 from tests.web.ag_ui import add_twice, again, ask, client, framed, judged, locate, pay, run
 from tests.web.streams import DECODERS, of_recordings, of_script
 from tests.web.work import assert_linear

@@ -53,7 +53,7 @@ from rxllm.values import ProviderPart, TextPart, ThinkingPart
 from rxllm.web._codec import PROTOCOLS
 from tests.examples import examples
 from tests.laws import scripts
-from tests.operators.test_veto import NO, Dictation, refusing
+from tests.operators.support import NO, Dictation, refusing
 from tests.web.streams import DECODERS, of_recordings, of_script
 
 CANARY = "CANARY"

@@ -42,7 +42,7 @@ from rxllm.testing.loopback import STALL, Loopback, Reply, Request
 from rxllm.web._ui_stream import Decoder, Encoder
 from tests.examples import examples
 from tests.laws import scripts
-from tests.operators.test_veto import NO, Dictation, refusing
+from tests.operators.support import NO, Dictation, refusing
 from tests.web import clients
 from tests.web.streams import DECODERS, of_recordings, of_script
 from tests.web.ui import assert_folds_equal, pay
