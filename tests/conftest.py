@@ -59,8 +59,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many as there are processors for the whole suite, one more for judges, which wait; else the test's own."""
-    return min(4, os.cpu_count() or 1) + IS_REQUIRED if _is_whole(config) else 0
+    """As many as there are processors for the whole suite, and twice as many with judges, which wait; else none."""
+    return min(4, os.cpu_count() or 1) * (2 if IS_REQUIRED else 1) if _is_whole(config) else 0
 
 
 def pytest_configure_node(node: Any) -> None:
