@@ -19,7 +19,7 @@ from tests.programs import python
 ROOT = Path(__file__).parent.parent
 SITE = ROOT / "build" / "site"
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.judges]
 
 
 @pytest.fixture(scope="module", autouse=True)

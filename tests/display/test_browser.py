@@ -36,6 +36,7 @@ from tests.waiting import PATIENCE, wait_until
 pytestmark = [
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+    pytest.mark.judges,
 ]
 
 SETUP = """

@@ -14,7 +14,7 @@ from rxllm.display import _html
 from rxllm.events import TextCompleted
 from tests.judges import absent, judge
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"), pytest.mark.judges]
 
 SCHEMES = [("light", "dark"), ("dark", "light"), ("light", "light"), ("dark", "dark")]
 

@@ -16,7 +16,7 @@ from tests.closing import assert_closed
 from tests.waiting import PATIENCE, wait_until
 from tests.web.web_chat import asked, goes_on, healed, send, wait_for_answer, words
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.judges]
 
 
 def picture(page: Any, name: str) -> None:

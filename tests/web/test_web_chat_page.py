@@ -9,7 +9,7 @@ import pytest
 
 from tests.web.web_chat import MARKDOWN, send, wait_for_answer, wait_until, words
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.judges]
 
 HOSTILE = [
     "<script>document.title = 'hacked'</script>",
