@@ -129,6 +129,7 @@ def assert_folds_equal(result: Any, events: list[Event], name: str = "") -> None
     assert (result["outcome"] == "error") == bool(errors), name
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("api", DECODERS)
 def test_the_client_folds_recorded_streams_as_we_do(api: str) -> None:
     named = [(name, client(events)) for name, events in of_recordings(api)]

@@ -132,6 +132,7 @@ def test_every_recorded_stream_keeps_the_rules_and_comes_back(api: str) -> None:
         assert again(frames) == events, name
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("api", DECODERS)
 def test_the_client_folds_recorded_streams_as_we_do(api: str) -> None:
     named = [(name, client(events)) for name, events in of_recordings(api, every=EVERY)]
