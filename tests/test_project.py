@@ -52,3 +52,14 @@ def test_the_commands_of_contributing_are_extras_and_programs_that_are_there() -
     modules = [name.replace(".", "/") for name in re.findall(r"python -m (tests\.\w+)", text)]
     assert modules
     assert all((ROOT / f"{name}.py").exists() or (ROOT / name / "__main__.py").exists() for name in modules)
+
+
+def test_every_package_of_the_tests_has_a_pinned_version() -> None:
+    extras = PROJECT["optional-dependencies"]
+    wanted = [
+        *PROJECT["dependencies"],
+        *(one for names in extras.values() for one in names if names != extras["bench"]),
+    ]
+    names = {re.split(r"[\[>=<; ]", requirement)[0].lower() for requirement in wanted} - {"rxllm"}
+    pinned = set(re.findall(r"^([\w.-]+)==", (ROOT / "tests" / "constraints.txt").read_text(), re.MULTILINE))
+    assert names - pinned == set()
