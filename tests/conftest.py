@@ -106,6 +106,14 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     return result
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
+    if fixturedef.scope == "function":
+        return (yield)
+    with tiers.making(fixturedef.baseid, fixturedef.argname):
+        return (yield)
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     if _leaves_out_judges(config):
         files = [str(path) for path in Path(__file__).parent.rglob("test_*.py") if tiers.is_of_judges(path)]

@@ -51,6 +51,20 @@ def test_a_file_of_judges_is_known_before_it_is_imported(tmp_path: Path, first_l
     assert tiers.is_of_judges(path) is is_of_judges
 
 
+def test_each_test_of_a_fixture_needs_what_the_fixture_needed() -> None:
+    with tiers.making("tests/test_tiers.py", "_a_server"):
+        tiers.needs("sockets")
+    tiers.begin()
+    with pytest.raises(pytest.fail.Exception, match="opens a socket"):
+        tiers.check(_Unmarked("_a_server"))
+    tiers.check(_Unmarked("other"))
+
+
 class _Unmarked:
+    nodeid = "tests/test_tiers.py::test"
+
+    def __init__(self, *fixtures: str) -> None:
+        self.fixturenames = fixtures
+
     def iter_markers(self) -> list[pytest.Mark]:
         return []

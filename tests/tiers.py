@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,8 @@ _OF_JUDGES = re.compile(r"^pytestmark = .*\bpytest\.mark\.judges\b", re.MULTILIN
 _STARTS = {"subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty"}
 
 _needed: set[str] = set()
+_shared: dict[tuple[str, str], set[str]] = {}
+"""What each fixture of several tests needed when it was made, by the place and the name of the fixture."""
 
 
 def is_of_judges(path: Path) -> bool:
@@ -55,10 +59,26 @@ def begin() -> None:
     _needed.clear()
 
 
+@contextmanager
+def making(place: str, fixture: str) -> Iterator[None]:
+    """Record what a fixture of several tests needs, since each of them may be the one that makes it."""
+    before = {*_needed}
+    _needed.clear()
+    yield
+    _shared[place, fixture] = {*_needed}
+    _needed.update(before)
+
+
 def check(item: pytest.Item) -> None:
     """Fail a test that has needed more than its tier has."""
     marks = {mark.name for mark in item.iter_markers()}
-    if "judges" in _needed - marks:
+    fixtures = [needed for (place, name), needed in _shared.items() if name in _fixtures(item) and place in item.nodeid]
+    needed = _needed.union(*fixtures)
+    if "judges" in needed - marks:
         pytest.fail("this test starts a process: mark it with pytest.mark.judges (tests/tiers.py)", pytrace=False)
-    if "sockets" in _needed and not marks & {"sockets", "judges"}:
+    if "sockets" in needed and not marks & {"sockets", "judges"}:
         pytest.fail("this test opens a socket: mark it with pytest.mark.sockets (tests/tiers.py)", pytrace=False)
+
+
+def _fixtures(item: pytest.Item) -> set[str]:
+    return {*getattr(item, "fixturenames", ())}

@@ -13,7 +13,7 @@ from tests.closing import STALLED, also_next, assert_closed
 from tests.runtime.support import ROOT
 from tests.waiting import PATIENCE, wait_until
 
-pytestmark = pytest.mark.sockets
+pytestmark = [pytest.mark.sockets, pytest.mark.judges]
 
 manager = pytest.importorskip("jupyter_client.manager", reason="needs ipykernel and jupyter_client")
 pytest.importorskip("ipykernel")
