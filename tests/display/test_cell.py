@@ -7,6 +7,7 @@ from tests.waiting import wait_until
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning"),
+    pytest.mark.judges,
 ]
 
 

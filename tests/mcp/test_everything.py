@@ -18,7 +18,7 @@ from tests.judges import absent, node
 from tests.mcp.chats import calling, outcome
 from tests.runtime.support import ROOT
 
-pytestmark = pytest.mark.sockets
+pytestmark = [pytest.mark.sockets, pytest.mark.judges]
 
 PACKAGE = ROOT / "tests" / "node_modules" / "@modelcontextprotocol" / "server-everything"
 

@@ -72,7 +72,7 @@ from rxllm.values import (
 )
 from tests.testing.test_adapter_conformance import TestFake as FakeSuite
 from tests.testing.wires import OpenAIChatWire
-from tests.waiting import turns, until
+from tests.waiting import turns, until, wait_until
 
 START = MessageStarted(Message("assistant"))
 END = MessageCompleted(Message("assistant"), "stop")
@@ -980,11 +980,18 @@ def quick(tool: Any, arguments: Any, context: Any) -> Any:
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(_outcome(tool, arguments, context)), daemon=True)
     thread.start()
+    wait_until(lambda: results or _hangs(thread))
     if not results:
         return "not yet"
     if isinstance(results[0], Exception):
         raise results[0]
     return results[0]
+
+
+def _hangs(thread: threading.Thread) -> bool:
+    """Whether the thread waits for a `threading.Event`."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is not None and (frame.f_globals["__name__"], frame.f_code.co_name) == ("threading", "wait")
 
 
 def _outcome(tool: Any, arguments: Any, context: Any) -> Any:

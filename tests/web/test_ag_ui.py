@@ -311,6 +311,7 @@ def test_scenes_come_back(scene: Any) -> None:
     assert again(frames) == events
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("cut", [None, 7])
 def test_the_client_folds_scenes_as_we_do(cut: int | None) -> None:
     scenes = [scene() for scene in SCENES if scene is not cancelled]

@@ -39,6 +39,8 @@ from tests.web import clients
 from tests.web.serving import serving
 from tests.web.ui import assert_folds_equal, pay
 
+pytestmark = pytest.mark.judges
+
 USES = [("thinking", "Hm."), "I add.", ToolCall("a", "add", {"x": 1}), ToolCall("b", "raises", {}), Usage(1, 2)]
 PAYS = ["I pay.", ToolCall("c1", "pay", {"amount": 5})]
 MODELS: dict[str, Any] = {

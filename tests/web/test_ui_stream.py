@@ -202,6 +202,7 @@ def test_every_stream_keeps_the_rules_of_the_client(script: Any, function: Any, 
     Rules().check(framed(of_script(script, function, **options)))
 
 
+@pytest.mark.judges
 def test_the_client_folds_scripts_as_we_do() -> None:
     collected: list[list[Event]] = []
 
