@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from tests import tiers
 from tests.judges import absent, node
 from tests.programs import SECONDS
 
@@ -36,6 +37,7 @@ def require(client: str) -> None:
 
 def run(client: str, input: Any = None) -> Any:
     """Return the output of ``judges/client.mjs`` for `input`."""
+    tiers.needs("judges")
     require(client)
     with _lock:
         process = _process()

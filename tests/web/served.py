@@ -45,7 +45,10 @@ class Served:
 
         async def count() -> int:
             running: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
-            return sum("hypercorn" not in task.cr_code.co_filename or task.__name__ == "_handle" for task in running)
+            codes = [getattr(task, "cr_code", None) for task in running]  # an async generator that is closed has none
+            return sum(
+                code is None or "hypercorn" not in code.co_filename or code.co_name == "_handle" for code in codes
+            )
 
         return asyncio.run_coroutine_threadsafe(count(), self._loop).result(PATIENCE)
 
