@@ -59,8 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many as there are processors for the whole suite, and twice as many with judges, which wait; else none."""
-    return min(4, os.cpu_count() or 1) * (2 if IS_REQUIRED else 1) if _is_whole(config) else 0
+    """For the whole suite one more than there are processors, since tests wait, and twice as many with judges."""
+    processors = min(4, os.cpu_count() or 1)
+    return (2 * processors if IS_REQUIRED else processors + 1) if _is_whole(config) else 0
 
 
 def pytest_configure_node(node: Any) -> None:

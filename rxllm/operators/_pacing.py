@@ -27,6 +27,7 @@ from rxllm.runtime import (
     current_gate,
     fail,
     paced,
+    schedule_in,
 )
 from rxllm.values import Response, StreamError
 from rxllm.values.argument_checks import check_count, check_instance, check_seconds, invalid_option, shown
@@ -348,7 +349,7 @@ class _Gated:
         if isinstance(self._clock, LoopScheduler) and self._clock.has_ended:
             self._fail(StreamError("cancelled", "the stream's event loop is closed"))
         elif not self._wake.is_disposed:
-            self._wake.disposable = self._clock.schedule(self._release_now)
+            schedule_in(self._wake, self._clock, self._release_now)
 
     def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         self._context.copy().run(self._release_and_end)  # The timer may run in another context.

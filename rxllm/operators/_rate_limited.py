@@ -41,6 +41,7 @@ from rxllm.runtime import (
     engine_call,
     fail,
     result_of,
+    schedule_in,
     scoped,
     stopwatch,
     within,
@@ -287,9 +288,7 @@ class _QueuedCall(_Call):
 
     def begin_on_loop(self) -> None:
         """Schedule the call on its own loop. Raises ``RuntimeError`` if the loop is closed."""
-        # Set the disposable first, because the timer may fire at once on another thread.
-        timer = self.running.disposable = SingleAssignmentDisposable()
-        timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
+        schedule_in(self.running, self._clock, lambda scheduler, state: self._context.run(self.begin_later))
 
     def alarm(self) -> abc.SchedulerBase:
         """Return a scheduler for the queue's alarm.

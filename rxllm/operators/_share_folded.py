@@ -32,6 +32,7 @@ from rxllm.runtime import (
     fail,
     read_by,
     report_unheard,
+    schedule_in,
     unpaced,
 )
 from rxllm.values import EngineError, StreamError
@@ -249,7 +250,7 @@ class Watcher:
 
     def deliver_soon(self, clock: abc.SchedulerBase) -> None:
         if not self.has_left:
-            self._wake.disposable = clock.schedule(lambda scheduler, state: self.deliver(clock))
+            schedule_in(self._wake, clock, lambda scheduler, state: self.deliver(clock))
 
     def leave(self) -> None:
         self.has_left = True

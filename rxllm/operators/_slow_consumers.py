@@ -12,7 +12,7 @@ from reactivex import Observable, abc
 from rxllm.collector import DELTAS
 from rxllm.events import Nested, ToolCallDelta
 from rxllm.operators._event_operators import operate
-from rxllm.runtime import Backlog, Gate, Stream, clock, current_gate
+from rxllm.runtime import Backlog, Gate, Stream, clock, current_gate, schedule_in
 from rxllm.runtime.back_pressure import HELD_BACK
 from rxllm.values.argument_checks import call_fault, check, check_function
 
@@ -153,7 +153,7 @@ class _WhileBusy(Backlog[T, T]):
     def _schedule_release(self) -> None:
         # The consumer may use another thread, but deliveries must happen on the clock's thread.
         if self._clock is not None and not self._timer.is_disposed:
-            self._timer.disposable = self._clock.schedule(self.wake)
+            schedule_in(self._timer, self._clock, self.wake)
 
     def _release(self) -> None:
         while self._count and not self._delivering:

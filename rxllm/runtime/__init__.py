@@ -26,7 +26,7 @@ from rxllm.runtime._budget import (
     budget_passed,
     unpriced_call,
 )
-from rxllm.runtime._clock import LoopScheduler, clock, stopwatch, unpaced
+from rxllm.runtime._clock import LoopScheduler, clock, schedule_in, stopwatch, unpaced
 from rxllm.runtime._concurrency import Bounded, Limiter
 from rxllm.runtime._guard_verdict import check_failed, check_late, result_of, verdict_error
 from rxllm.runtime._held_back import Backlog, Hold, behind, noting_times, paced
@@ -135,6 +135,7 @@ __all__ = [
     "returned_by",
     "run",
     "running_loop",
+    "schedule_in",
     "scoped",
     "shorten_traceback",
     "shown_frames",

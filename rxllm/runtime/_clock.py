@@ -18,7 +18,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from reactivex import abc, typing
 from reactivex.disposable import Disposable, SerialDisposable, SingleAssignmentDisposable
@@ -158,6 +158,16 @@ def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
     if scheduler is None:
         return LoopScheduler(call_loop())
     return scheduler.plain() if isinstance(scheduler, LoopScheduler) else scheduler
+
+
+def schedule_in(place: SerialDisposable, scheduler: abc.SchedulerBase, action: typing.ScheduledAction[Any]) -> None:
+    """Schedule `action` in place of the one that `place` holds.
+
+    The place is taken before the action is scheduled. If two threads do this at once, the action of the last one to
+    take the place runs. In the other order, a thread could cancel an action that was scheduled after its own had run.
+    """
+    timer = place.disposable = SingleAssignmentDisposable()
+    timer.disposable = scheduler.schedule(action)
 
 
 def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:

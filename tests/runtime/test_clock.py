@@ -6,13 +6,16 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import reactivex
 from reactivex import operators as rx
+from reactivex.disposable import Disposable, SerialDisposable
 
 from rxllm import from_async_iter, to_async_iter
-from rxllm.runtime import LoopScheduler
+from rxllm.runtime import LoopScheduler, schedule_in
 from tests.operators.threads import together
 from tests.waiting import turns, until
 
@@ -94,3 +97,22 @@ def test_an_interval() -> None:
             assert [item async for item in items] == [0, 1, 2]
 
     asyncio.run(main())
+
+
+def test_an_action_scheduled_while_another_thread_schedules_one_is_not_cancelled() -> None:
+    """The first thread stops between scheduling its action and keeping it, and the second thread runs meanwhile."""
+    cancelled: list[str] = []
+    place = SerialDisposable()
+
+    class Scheduler:
+        def __init__(self, name: str, beside: Callable[[], None] = lambda: None) -> None:
+            self.name, self.beside = name, beside
+
+        def schedule(self, action: Any) -> Disposable:
+            self.beside()
+            return Disposable(lambda: cancelled.append(self.name))
+
+    second: Any = Scheduler("second")
+    first: Any = Scheduler("first", lambda: schedule_in(place, second, print))
+    schedule_in(place, first, print)
+    assert cancelled == ["first"]
