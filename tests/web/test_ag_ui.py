@@ -319,6 +319,7 @@ def test_the_client_folds_scenes_as_we_do(cut: int | None) -> None:
         assert_folds_equal(result, events)
 
 
+@pytest.mark.judges
 def test_what_the_run_waits_for_is_an_interrupt_or_a_pending_call() -> None:
     scenes = [wait_for_approval, wait_for_the_client, ask_the_user, cancelled, add_twice]
     approval, client_call, question, stopped, done = judged([framed(scene()) for scene in scenes])
@@ -332,12 +333,14 @@ def test_what_the_run_waits_for_is_an_interrupt_or_a_pending_call() -> None:
     assert (stopped["outcome"], stopped["refused"], done["outcome"]) == ("cancelled", None, "success")
 
 
+@pytest.mark.judges
 def test_a_restart_keeps_what_the_client_had() -> None:
     history = [{"id": "m1", "role": "user", "content": "Hi"}, {"id": "m2", "role": "assistant", "content": "Yes?"}]
     (result,) = judged([framed(begun_again(), messages=history)], messages=history)
     assert [message.get("content") for message in result["messages"]] == ["Hi", "Yes?", "", "Hello", "2"]
 
 
+@pytest.mark.judges
 def test_a_restart_leaves_a_conversation_alone_that_the_encoder_does_not_know() -> None:
     history = [{"id": "m1", "role": "user", "content": "Hi"}, {"id": "m2", "role": "assistant", "content": "Yes?"}]
     (result,) = judged([framed(begun_again(), messages=None)], messages=history)
@@ -346,6 +349,7 @@ def test_a_restart_leaves_a_conversation_alone_that_the_encoder_does_not_know() 
     assert {"void", "Hello", "2"} < {*contents}
 
 
+@pytest.mark.judges
 def test_a_request_knows_the_encoder_of_its_answer() -> None:
     history = [{"id": "m1", "role": "user", "content": "Hi"}]
     incoming = web.from_ag_ui({"threadId": "t", "runId": "r", "messages": history})
@@ -355,11 +359,13 @@ def test_a_request_knows_the_encoder_of_its_answer() -> None:
     assert [message.get("content") for message in result["messages"]] == ["Hi", "", "Hello", "2"]
 
 
+@pytest.mark.judges
 def test_nothing_void_is_left_with_the_client() -> None:
     (result,) = judged([framed(begun_again_twice())])
     assert [message.get("content") for message in result["messages"]] == ["One.", "in", "in", "", "Two."]
 
 
+@pytest.mark.judges
 def test_agents_have_runs_of_their_own() -> None:
     frames = framed(agents_and_a_correction())
     starts = {frame["subagentRunId"]: frame for frame in frames if frame["type"] == "SUBAGENT_STARTED"}
@@ -378,6 +384,7 @@ def test_agents_have_runs_of_their_own() -> None:
     assert [message["content"] for message in result["messages"] if message["role"] == "user"] == ["Shorter."]
 
 
+@pytest.mark.judges
 def test_an_agent_that_waits_for_approval_is_suspended() -> None:
     start = MessageStarted(Message("assistant"))
     halted = rxllm.ChatResult(

@@ -352,6 +352,7 @@ def posted(url: str, prompt: str) -> list[Any]:
     return list(web.from_sse([response.content]))
 
 
+@pytest.mark.judges
 def test_a_foreign_agent_answers(aimock: str) -> None:
     engine = Engine(AGUI(aimock), retry=False)
     assert rxllm.generate(engine, "greet").run().output_text == "Hello there."
@@ -364,6 +365,7 @@ def test_a_foreign_agent_answers(aimock: str) -> None:
     assert rxllm.generate(engine, "fail").run().error == AdapterError("rate_limited", "No.", provider="ag-ui")
 
 
+@pytest.mark.judges
 def test_foreign_frames_are_read_as_a_chat(aimock: str) -> None:
     def read(prompt: str) -> list[rxllm.Event]:
         return list(Stream.of(from_iterable(posted(aimock, prompt))).pipe(web.decode("ag-ui"), ops.verify()))

@@ -52,6 +52,7 @@ PAY = ToolCall("c1", "pay", {"amount": 5})
 # The conversation
 
 
+@pytest.mark.judges
 def test_what_the_client_has_folded_is_the_conversation() -> None:
     (result,) = judged([framed(add_twice())], messages=[HI])
     incoming = from_ag_ui({"threadId": "t", "runId": "r", "messages": result["messages"]})
@@ -180,6 +181,7 @@ def test_arguments_are_rewritten_only_where_the_server_allows_it() -> None:
         assert ("editedArgs" in interrupt["responseSchema"]["properties"]) == bool(options)
 
 
+@pytest.mark.judges
 def test_an_approved_call_runs_and_the_client_sees_it() -> None:
     model = Fake([PAY], "Paid.")
     first = rxllm.chat(model, "Hi", tools=[pay]).run()

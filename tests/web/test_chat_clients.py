@@ -37,6 +37,7 @@ async def seen_by(act: Callable[[str], Any], app: Any) -> list[Any]:
         return await asyncio.to_thread(act, f"http://127.0.0.1:{port}/")
 
 
+@pytest.mark.judges
 def test_use_chat_approves_stops_and_goes_on() -> None:
     failure = AdapterError("provider_unavailable", "secret")
     app, store = made(PAYS, "Paid.", ["word ", ("delay", 3600), "more"], ["Hel", failure])
@@ -54,6 +55,7 @@ def test_use_chat_approves_stops_and_goes_on() -> None:
     assert paid == [5]
 
 
+@pytest.mark.judges
 def test_use_chat_returns_to_its_answer() -> None:
     async def main() -> tuple[list[Any], list[str]]:
         slow, store = Slow(), MemorySessions()
@@ -74,6 +76,7 @@ def test_use_chat_returns_to_its_answer() -> None:
     assert texts == [*whole, "More!", "Once upon."]
 
 
+@pytest.mark.judges
 def test_an_ag_ui_agent_approves_and_goes_on() -> None:
     app, store = made(PAYS, "Paid.", "You are welcome.", protocol="ag-ui")
     lines = asyncio.run(seen_by(partial(run_chat, "agent"), app))

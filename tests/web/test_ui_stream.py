@@ -298,6 +298,7 @@ def test_scenes_come_back(scene: Any) -> None:
     assert again(frames) == events
 
 
+@pytest.mark.judges
 def test_the_client_folds_scenes_as_we_do() -> None:
     scenes = [scene() for scene in SCENES]
     for events, result in zip(scenes, judged([framed(events) for events in scenes]), strict=True):
@@ -308,6 +309,7 @@ def parts_of(result: Any) -> list[Any]:
     return [{name: part[name] for name in part if name != "toolCallId"} for part in result["message"]["parts"]]
 
 
+@pytest.mark.judges
 def test_what_the_client_shows_of_a_scene_by_hand() -> None:
     (result,) = judged([framed(by_hand())])
     dynamic = {"type": "dynamic-tool", "input": {"prompt": "x"}}
@@ -347,6 +349,7 @@ def test_what_the_client_shows_of_a_scene_by_hand() -> None:
     assert result["message"]["metadata"] == {"usage": {"input_tokens": 1, "output_tokens": 2}}
 
 
+@pytest.mark.judges
 def test_the_client_shows_a_vetoed_call_with_the_arguments_that_its_tool_had() -> None:
     call, ended = [
         next(part for part in parts_of(result) if part["type"] == "dynamic-tool")
@@ -361,6 +364,7 @@ def test_the_client_shows_a_vetoed_call_with_the_arguments_that_its_tool_had() -
     }
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize(("approved", "state"), [(True, "output-available"), (False, "output-denied")])
 def test_a_resumed_chat_goes_on_in_the_message_of_the_client(approved: bool, state: str) -> None:
     model = Fake(ToolCall("c1", "pay", {"amount": 5}), "Paid.")
@@ -386,6 +390,7 @@ def test_a_resumed_chat_goes_on_in_the_message_of_the_client(approved: bool, sta
     assert after["errors"] == []
 
 
+@pytest.mark.judges
 @pytest.mark.sockets
 def test_the_chat_of_the_browser_approves_and_stops() -> None:
     """`Chat` of `ai` sends the requests, over a socket, that `from_ui` reads."""
