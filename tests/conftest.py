@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
 from tests import tiers
@@ -55,6 +56,7 @@ def _leaves_out_judges(config: pytest.Config) -> bool:
 def pytest_configure(config: pytest.Config) -> None:
     for mark in (tiers.SOCKETS, tiers.JUDGES):
         config.addinivalue_line("markers", mark)
+    tiers.leaves_out_judges = _leaves_out_judges(config)
     tiers.watch()
 
 
@@ -72,6 +74,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if collection_path.suffix == ".py" and _leaves_out_judges(config) and tiers.is_of_judges(collection_path):
         return True
     return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for no examples in the docstrings of tests: it takes as long as the tests themselves to read."""
+    return [found for found in (yield) if not isinstance(found, DoctestModule)]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,6 +1,6 @@
 """How many examples a property is tried with: RXLLM_EXAMPLES, where one says a number of its own its share of that.
 
-Without it there are 40 where judges are required, as CI does, 20 otherwise, and 10 where judges are not wanted.
+Without it there are 40 where judges are required, as CI does, and 10 otherwise.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 WANTED = os.environ.get("RXLLM_EXAMPLES")
-USUAL = int(WANTED or {"required": 40, "none": 10}.get(os.environ.get("RXLLM_JUDGES", ""), 20))
+USUAL = int(WANTED or (40 if os.environ.get("RXLLM_JUDGES") == "required" else 10))
 
 
 def examples(of_a_hundred: int) -> int:

@@ -9,6 +9,7 @@ import pytest
 from tests import clocks
 
 
+@pytest.mark.judges
 def test_no_test_depends_on_a_clock_without_a_reason() -> None:
     found = {name: [f"line {line}: {code}" for _, line, code in places] for name, places in clocks.found().items()}
     reasons = {name: places for name, places in found.items() if len(places) == 1 and name in clocks.REASONS}

@@ -419,6 +419,7 @@ def test_the_scripted_model_shows_thinking_an_agent_and_its_failed_tool(app: Mod
     visit(app, app.MODELS, do)
 
 
+@pytest.mark.judges
 def test_a_model_on_this_machine_streams_is_stopped_and_goes_on(app: ModuleType) -> None:
     pytest.importorskip("xllamacpp", reason="the example's model needs rxllm[local]")
 

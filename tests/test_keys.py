@@ -179,6 +179,7 @@ def echoes(key: str) -> list[httpx.Response]:
     ]
 
 
+@pytest.mark.judges
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(key=SECRETS, place=st.sampled_from(["call", "adapter", "store", "environment", "dotenv"]))
 def test_no_key_is_ever_shown(

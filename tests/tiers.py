@@ -33,6 +33,10 @@ _shared: dict[tuple[str, str], set[str]] = {}
 """What each fixture of several tests needed when it was made, by the place and the name of the fixture."""
 
 
+leaves_out_judges = False
+"""Whether this run is without judges: what asks one only to be strict then does not import it (tests/conftest.py)."""
+
+
 def is_of_judges(path: Path) -> bool:
     """Whether all tests of a file are for judges."""
     return _OF_JUDGES.search(path.read_text()) is not None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any, cast
 
 import msgspec
@@ -37,6 +36,7 @@ from rxllm.values import (
     system,
     user,
 )
+from tests.adapters.sdk import assert_fits
 
 MARK = "MARKMARKMARK"
 DATA = MARK.encode()
@@ -347,35 +347,16 @@ def fits_the_sdk(wire: str, role: str, body: dict[str, Any]) -> None:
     """Hold `body` against the types of the provider's own SDK, where there is one. Ollama's is not installed."""
     match wire:
         case "openai":
-            judge = sdk_types("openai.types.chat.completion_create_params", "CompletionCreateParamsStreaming")
-            consume(judge.validate_python(body))
+            assert_fits("openai.types.chat.completion_create_params", "CompletionCreateParamsStreaming", body)
         case "openai-responses" if role != "assistant":  # its types require ids that the API does not
-            judge = sdk_types("openai.types.responses.response_create_params", "ResponseCreateParamsStreaming")
-            judge.validate_python(body)
+            assert_fits("openai.types.responses.response_create_params", "ResponseCreateParamsStreaming", body)
         case "anthropic":
-            judge = sdk_types("anthropic.types.message_create_params", "MessageCreateParamsStreaming")
-            consume(judge.validate_python(body))
+            assert_fits("anthropic.types.message_create_params", "MessageCreateParamsStreaming", body)
         case "gemini":
-            types = pytest.importorskip("google.genai.types")
             for content in body["contents"]:
-                types.Content.model_validate(content)
+                assert_fits("google.genai.types", "Content", content)
         case _:
             pass
-
-
-@cache
-def sdk_types(module: str, name: str) -> Any:
-    pydantic = pytest.importorskip("pydantic")
-    return pydantic.TypeAdapter(getattr(pytest.importorskip(module), name))
-
-
-def consume(value: Any) -> None:
-    """Read all of `value`: pydantic checks an Iterable only as it is read."""
-    if isinstance(value, dict):
-        value = list(cast(dict[str, Any], value).values())
-    if isinstance(value, list | Iterator) or type(value).__name__ == "ValidatorIterator":
-        for item in cast(list[Any], value):
-            consume(item)
 
 
 def chat(provider: str, *messages: Message) -> list[dict[str, Any]]:

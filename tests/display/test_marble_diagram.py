@@ -286,6 +286,7 @@ def test_the_kinds_are_of_events() -> None:
     assert _KINDS.keys() <= {cls.__name__ for cls in EVENT_CLASSES}
 
 
+@pytest.mark.judges
 @given(st.lists(strategies.events, max_size=10))
 def test_every_event_is_drawn(events: list[Any]) -> None:
     diagram = marble_diagram(from_iterable(events), virtual=True)
@@ -335,6 +336,7 @@ def burst(count: int) -> Iterator[Any]:
         yield kinds[number // 3 % 2](f"piece {number} " * 20)
 
 
+@pytest.mark.judges
 def test_ten_thousand_events_are_a_small_picture() -> None:
     diagram = marble_diagram(from_iterable(burst(10_000)), ops.tap(str), virtual=True)
     spread = marble_diagram(reactivex.interval(0.01), reactivex.operators.take(10_000), virtual=True)

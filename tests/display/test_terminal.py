@@ -72,6 +72,7 @@ BLOCKS = {
 }
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("kind", BLOCKS)
 def test_a_block_that_is_taller_than_the_window_shows_its_end_and_is_whole_at_last(kind: str) -> None:
     drawing = Drawing()

@@ -88,6 +88,7 @@ def test_watchers_see_the_events_of_the_stream_wherever_they_begin(make_store: M
     in_loop(main)
 
 
+@pytest.mark.judges
 def test_a_log_grows_with_what_its_steps_add(tmp_path: Path) -> None:
     async def size(steps: int) -> int:
         async with open_runs(tmp_path / "runs.db", {"look": build}) as runs:

@@ -144,6 +144,7 @@ def test_after_a_close_that_gives_up_on_its_store_the_producer_calls_it_no_more(
     in_loop(main)
 
 
+@pytest.mark.judges
 def test_a_slow_store_holds_the_model_back(tmp_path: Path) -> None:
     waiting: list[int] = []
     emitted = 0

@@ -64,6 +64,7 @@ def test_little_progress_is_kept_as_it_comes(tmp_path: Path) -> None:
     in_loop(main)
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize(("count", "size"), [(5000, 1000), (20, 1_000_000)])
 def test_much_progress_is_bounded_and_the_last_stays(tmp_path: Path, count: int, size: int, depth: int) -> None:

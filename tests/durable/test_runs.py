@@ -510,6 +510,7 @@ def test_a_step_result_comes_of_steps(path: str) -> None:
         assert isinstance(runs.result(runs.start("steps", "Hi").run()).run(), StepResult)
 
 
+@pytest.mark.judges
 def test_a_slow_watcher_holds_nobody_back(path: str) -> None:
     async def main() -> None:
         factories: dict[str, Any] = {"long": lambda input: rxllm.stream_generate(Fake(["a"] * 5000), input)}

@@ -100,6 +100,7 @@ def test_dicts_messages_and_responses_mix() -> None:
     assert [message.text for message in conversation(fake)] == ["Be brief.", "Name a prime.", "2", "Another?"]
 
 
+@pytest.mark.judges
 def test_a_conversation_that_the_openai_sdk_has_had_goes_on_here() -> None:
     chat = pytest.importorskip("openai.types.chat")
     function = {"name": "weather", "arguments": '{"city": "Lima"}'}
@@ -377,6 +378,7 @@ def test_what_the_form_can_carry_comes_back(thread: Thread) -> None:
     assert Thread.from_openai(thread.to_openai()) == thread
 
 
+@pytest.mark.judges
 @given(st.lists(messages, max_size=4).map(tuple).map(Thread))
 def test_what_is_written_is_what_the_openai_sdk_s_types_say(thread: Thread) -> None:
     chat, pydantic = pytest.importorskip("openai.types.chat"), pytest.importorskip("pydantic")

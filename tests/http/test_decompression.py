@@ -84,7 +84,6 @@ def test_it_is_a_typed_error_of_the_call() -> None:
 
 
 MIB = 1 << 20
-SPACES = gzip.compress(bytes(128 * MIB), 9)
 
 
 @pytest.mark.sockets
@@ -92,7 +91,8 @@ SPACES = gzip.compress(bytes(128 * MIB), 9)
 @pytest.mark.parametrize("status", [200, 500])
 def test_a_bomb_takes_no_memory(status: int) -> None:
     headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
-    with Loopback(Reply(SPACES, status, headers)) as server:
+    spaces = gzip.compress(bytes(128 * MIB), 9)
+    with Loopback(Reply(spaces, status, headers)) as server:
         outcome, peak = measured(lambda: generate(model(server), "Hi").run())
     error = outcome if isinstance(outcome, AdapterError) else outcome.error
     assert error is not None

@@ -243,6 +243,7 @@ def test_no_place_of_a_small_pool_is_lost(make: Any, new_loop: Any) -> None:
         Way(None, new_loop).run(main(server))
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloops])
 def test_random_disposals_leave_the_pool_usable(new_loop: Any) -> None:
     async def main(server: Loopback) -> None:
@@ -539,6 +540,7 @@ def test_aiohttp_is_imported_when_a_call_is_made() -> None:
 # The whole suites
 
 
+@pytest.mark.judges
 class TestOpenAIChat(wires.OpenAIChatWire):
     def adapter(self, url: str, **connection: Any) -> Any:
         return OpenAIChat(base_url=url, client=aiohttp_client, **connection)

@@ -255,6 +255,7 @@ class Paid:
         yield UsageUpdated(Usage(tokens, sent))
 
 
+@pytest.mark.judges
 @settings(max_examples=20, deadline=None)
 @given(
     st.permutations(["budget", *OPERATORS]),

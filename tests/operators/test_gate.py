@@ -293,7 +293,7 @@ def test_a_source_after_a_release_is_behind_the_readers_gate() -> None:
     assert [type(gate) for gate in gates] == [Gate]
 
 
-@pytest.mark.sockets
+@pytest.mark.judges
 def test_a_slow_reader_behind_an_open_gate_holds_the_server_back() -> None:
     with Loopback(LONG) as server:
         events = stream_generate(model(server), "Hi").pipe(ops.gate(of(True)))

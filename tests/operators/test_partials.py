@@ -410,6 +410,7 @@ def test_a_broken_escape_is_a_fault_and_what_came_before_it_shows(escape: str) -
     assert (partial["city"].text, partial.so_far) == ("Li", {"city": "Li"})
 
 
+@pytest.mark.judges
 def test_deep_nesting_is_no_recursion() -> None:
     partial = growing(dict[str, Any], '{"a": ', "[" * 50_000)[-1]
     assert partial.so_far is None  # no parser reads as deep

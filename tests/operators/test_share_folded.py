@@ -781,7 +781,7 @@ def test_the_connection_is_closed_when_the_grace_after_the_last_watcher_is_over(
     simulate(leaving_one_by_one, faults=())
 
 
-@pytest.mark.sockets
+@pytest.mark.judges
 def test_the_socket_is_closed_when_the_grace_is_over() -> None:
     with Loopback(Reply(endless())) as server:
         with to_iter(rxllm.stream_generate(model(server), "Hi").pipe(ops.share_folded(1.0))) as items:

@@ -426,6 +426,7 @@ async def compacting_chat(world: World) -> str:
     return result.output_text
 
 
+@pytest.mark.judges
 def test_a_cancel_at_any_await_leaves_no_socket_and_no_task() -> None:
     assert simulate(compacting_chat, faults=()).value == "Because."
     assert len(simulate_cancels(compacting_chat)) > 10

@@ -55,6 +55,7 @@ def test_the_grammar_binds_the_answer_to_a_schema(local: Local) -> None:
     assert parsed in ({"prime": True}, {"prime": False})
 
 
+@pytest.mark.judges
 def test_an_answer_that_is_cut_short_does_not_fit(local: Local) -> None:
     with pytest.raises(rxllm.ValidationError) as caught:
         rxllm.generate(local, "Tell me about Paris.", response_format=City, temperature=0.0, max_tokens=4).run()

@@ -56,7 +56,7 @@ def assert_held_back(server: Loopback) -> None:
     assert first.bytes_sent < ALL * 0.6
 
 
-@pytest.mark.sockets
+@pytest.mark.judges
 @pytest.mark.parametrize("way", WAYS)
 def test_for_holds_the_server_back(way: str) -> None:
     with Loopback(LONG) as server, to_iter(WAYS[way](model(server)), maxsize=8) as events:
@@ -67,7 +67,7 @@ def test_for_holds_the_server_back(way: str) -> None:
     assert sum(map(len, deltas)) == CHUNKS * 4000
 
 
-@pytest.mark.sockets
+@pytest.mark.judges
 @ON_BOTH
 @pytest.mark.parametrize("way", ["generate", "chat"])
 def test_async_for_holds_the_server_back(way: str) -> None:
@@ -105,6 +105,7 @@ def test_no_more_than_maxsize_waits(maxsize: int) -> None:
     assert max(ahead) <= maxsize + 1
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("maxsize", [1, 64])
 def test_a_reader_and_a_source_on_two_threads_never_wait_for_each_other(maxsize: int) -> None:
     async def count() -> Any:

@@ -241,6 +241,7 @@ def test_its_exception_there_comes_to_its_on_error() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.judges
 def test_a_thread_that_does_not_wait_is_cut_off() -> None:
     async def main() -> None:
         subject, items, errors = Subject[int](), list[int](), list[Exception]()

@@ -432,7 +432,7 @@ def test_so_it_is_wherever_a_chat_is_cut(script: Any, options: Any, count: int) 
         assert_legal("anthropic-messages", sound(turn).thread)
 
 
-@pytest.mark.sockets
+@pytest.mark.judges
 def test_a_real_model_goes_on_from_a_stopped_answer() -> None:
     pytest.importorskip("xllamacpp")
     engine = Engine("local")

@@ -53,6 +53,7 @@ class TestOllama(wires.OllamaWire):
     pass
 
 
+@pytest.mark.judges
 class TestLocal(wires.LocalWire):
     pass
 

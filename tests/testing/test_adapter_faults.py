@@ -12,6 +12,7 @@ import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -619,17 +620,10 @@ def played_once(self: Any, request: Request, call: Call) -> Observable[Event]:
     return from_iterable(iter([START, END]))
 
 
-async def others_begin() -> None:
-    """Wait until the kit has made all the calls that it makes at once."""
-
-    def is_calling() -> bool:
-        stacks = [stack for frame in sys._current_frames().values() for stack in traceback.walk_stack(frame)]
-        return any(
-            frame.f_globals["__name__"] == "rxllm.testing._rules" and frame.f_code.co_name == "subscribe"
-            for frame, _ in stacks
-        )
-
-    await until(lambda: not is_calling())
+async def others_begin(caller: threading.Thread) -> None:
+    """Wait until the kit has made all the calls that it makes at once, in a thread that does nothing else."""
+    assert caller is not threading.main_thread()
+    await until(lambda: not caller.is_alive())
     await turns()
 
 
@@ -640,13 +634,13 @@ class Shared:
         self.live = 0
 
     def stream(self, request: Request, call: Call) -> Observable[Event]:
-        return from_async_iter(self._events)
+        return from_async_iter(partial(self._events, threading.current_thread()))
 
-    async def _events(self) -> AsyncIterator[Event]:
+    async def _events(self, caller: threading.Thread) -> AsyncIterator[Event]:
         self.live += 1
         mine = self.live
         yield START
-        await others_begin()
+        await others_begin(caller)
         self.live, alone = mine - 1, self.live == mine
         yield END if alone else ErrorEvent(StreamError("unknown"))
 
@@ -658,15 +652,15 @@ class Sulking:
         self.hurt = False
 
     def stream(self, request: Request, call: Call) -> Observable[Event]:
-        return from_async_iter(self._events)
+        return from_async_iter(partial(self._events, threading.current_thread()))
 
-    async def _events(self) -> AsyncIterator[Event]:
+    async def _events(self, caller: threading.Thread) -> AsyncIterator[Event]:
         if self.hurt:
             raise AdapterError("unknown")
         whole = False
         try:
             yield START
-            await others_begin()
+            await others_begin(caller)
             yield END
             whole = True
         finally:

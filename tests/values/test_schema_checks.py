@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-import jsonschema
 import msgspec
 import pytest
-import referencing
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,6 +17,12 @@ from rxllm.values.schema_checks import _compiled
 
 def faults(schema: Any, data: Any) -> list[str]:
     return [fault for _, fault in schema_faults(schema, data)]
+
+
+def is_valid(schema: Any, data: Any) -> bool:
+    """The verdict of jsonschema, whose formats take a second to import."""
+    jsonschema, referencing = pytest.importorskip("jsonschema"), pytest.importorskip("referencing")
+    return jsonschema.Draft202012Validator(schema, registry=referencing.Registry()).is_valid(data)
 
 
 def nested(levels: int, inside: Any = 1) -> Any:
@@ -195,7 +199,7 @@ def test_a_pattern_that_cannot_be_read_is_left_out_and_logged_once(
 )
 def test_without_its_pattern_a_schema_refuses_nothing_more(schema: Any, data: Any) -> None:
     assert faults(schema, data) == []
-    assert jsonschema.Draft202012Validator(schema).is_valid(data)
+    assert is_valid(schema, data)
 
 
 # Hostile schemas
@@ -359,8 +363,7 @@ def test_the_verdict_is_that_of_jsonschema(schema: Any, data: Any) -> None:
     checked = _compiled(schema_checks.json_bytes(schema))
     if checked.depth < schema_checks.MAX_DEPTH:  # a part applies itself, in which jsonschema would recurse for ever
         return
-    judge = jsonschema.Draft202012Validator(schema, registry=referencing.Registry())
-    assert (schema_faults(schema, data) == []) == judge.is_valid(data)
+    assert (schema_faults(schema, data) == []) == is_valid(schema, data)
 
 
 @dataclass
@@ -399,7 +402,7 @@ def test_the_verdict_over_rxllms_own_schemas_is_that_of_jsonschema(schema: Any, 
     fitting = dict(data.draw(st.sampled_from(FITTING)))
     changed = data.draw(st.dictionaries(st.sampled_from([*fitting]), ANSWERS, max_size=2))
     value = data.draw(st.sampled_from([{**fitting, **changed}]) | ANSWERS)
-    assert (schema_faults(schema, value) == []) == jsonschema.Draft202012Validator(schema).is_valid(value)
+    assert (schema_faults(schema, value) == []) == is_valid(schema, value)
 
 
 @pytest.mark.parametrize("schema", OWN)
@@ -420,4 +423,4 @@ DIFFERENCES = [
 @pytest.mark.parametrize(("schema", "data", "fits"), DIFFERENCES)
 def test_where_the_verdict_is_not_that_of_jsonschema(schema: Any, data: Any, fits: bool) -> None:
     assert (schema_faults(schema, data) == []) == fits
-    assert jsonschema.Draft202012Validator(schema).is_valid(data) != fits
+    assert is_valid(schema, data) != fits

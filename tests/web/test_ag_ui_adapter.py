@@ -260,6 +260,7 @@ def test_agents_inside_the_agents_of_other_servers_are_whole_chats() -> None:
         assert [event.text for event in events if isinstance(event, rxllm.TextCompleted)] == ["Wait.", "Done."]
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize(("depth", "reason"), [(32, None), (33, "malformed_event"), (300, "malformed_event")])
 def test_agents_are_not_nested_without_end(depth: int, reason: str | None) -> None:
     parents = [{"parentSubagentRunId": f"a{i - 1}"} if i else {} for i in range(depth)]

@@ -77,6 +77,7 @@ def test_posts_at_the_same_moment_do_not_pass_the_limit_on_running_turns() -> No
     assert asyncio.run(main()) == [200] * 2 + [503] * 8
 
 
+@pytest.mark.judges
 def test_a_wait_for_a_turn_does_not_spin() -> None:
     saves: list[int] = []
 

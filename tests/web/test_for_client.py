@@ -286,6 +286,7 @@ def test_the_object_that_halts_a_chat_or_an_agent_arrives_as_its_data(protocol: 
     assert "Order(" not in repr(events)
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_step_does_not_send_the_steps_before_it(protocol: str) -> None:
     def sent(steps: int) -> int:

@@ -117,7 +117,7 @@ def test_a_slow_client_holds_back_the_model() -> None:
         provider.connections[0].wait_closed(PATIENCE)
 
 
-@pytest.mark.sockets
+@pytest.mark.judges
 def test_a_client_that_never_reads_ends_in_time_and_disturbs_nobody() -> None:
     threads = threading.active_count()
 

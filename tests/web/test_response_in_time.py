@@ -119,6 +119,7 @@ def test_a_browser_that_is_slow_but_takes_is_not_given_up() -> None:
     assert client.sent[-1][1] == b""
 
 
+@pytest.mark.judges
 def test_no_cancel_and_no_fault_leaves_anything_behind() -> None:
     async def app(world: World) -> None:
         client = Client()

@@ -339,6 +339,7 @@ parts = st.builds(
 messages = st.builds(lambda role, parts: message(role, *parts), st.sampled_from(["user", "assistant"]), st.lists(parts))
 
 
+@pytest.mark.judges
 @settings(deadline=None, max_examples=examples(200))
 @given(st.lists(messages | json_values, max_size=3), st.booleans())
 def test_hostile_bodies_are_one_typed_error(entries: list[Any], is_stored: bool) -> None:

@@ -25,6 +25,8 @@ from tests.adapters.anthropic.sdk import asked
 from tests.corpus import Recording, recordings
 from tests.wire.lawful import apart, lawful
 
+pytestmark = pytest.mark.judges
+
 httpx2 = pytest.importorskip("httpx2")
 anthropic = pytest.importorskip("anthropic")
 streaming = pytest.importorskip("anthropic.lib.streaming._beta_messages")

@@ -37,7 +37,7 @@ from rxllm.values import (
     tool_result,
     user,
 )
-from tests.adapters.anthropic.sdk import MODEL, asked, body, built, check, pydantic
+from tests.adapters.anthropic.sdk import MODEL, asked, body, built, check
 
 HERE = "http://localhost:8080/v1"
 SIGNED = ThinkingPart("hm", "sig", {"provider": "anthropic", "type": "thinking"})
@@ -48,8 +48,9 @@ def turns(*messages: Message) -> list[dict[str, Any]]:
     return asked(*messages)["messages"]
 
 
+@pytest.mark.judges
 def test_the_judge_judges():
-    with pytest.raises(pydantic.ValidationError):
+    with pytest.raises(ValueError, match="validation error"):
         check(
             {"model": "m", "max_tokens": 1, "stream": True, "messages": [{"role": "user", "content": [{"type": "x"}]}]}
         )
@@ -78,7 +79,7 @@ def test_a_server_of_ones_own_needs_no_key(monkeypatch: pytest.MonkeyPatch):
         Anthropic().build(Request((user("Hi"),), "m"), Call())
 
 
-@pytest.mark.sockets
+@pytest.mark.judges
 def test_a_key_for_bedrocks_mantle_is_a_bearer_token():
     """As Anthropic's own client for it sends the key."""
     sdk = pytest.importorskip("anthropic")

@@ -368,6 +368,7 @@ def test_a_raising_subscriber_is_told_once() -> None:
     assert ([repr(error) for error in told], len(heard)) == (["KeyError('mine')"], 1)
 
 
+@pytest.mark.judges
 def test_a_long_script_does_not_recurse() -> None:
     many = 5000
     fake = Fake([piece for i in range(many) for piece in (("delay", 0), "x")])

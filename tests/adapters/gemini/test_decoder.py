@@ -341,6 +341,7 @@ BY_SDK: dict[str, tuple[bytes, Callable[[list[Any]], Any] | None, Any]] = {
 }
 
 
+@pytest.mark.judges
 @pytest.mark.parametrize("case", BY_SDK)
 def test_what_the_sdk_does(case: str):
     httpx = pytest.importorskip("httpx")

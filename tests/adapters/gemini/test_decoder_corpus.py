@@ -25,6 +25,8 @@ from rxllm.values import ProviderPart, Response, StreamError, ThinkingPart
 from tests.corpus import Recording, recordings
 from tests.wire.lawful import apart, lawful
 
+pytestmark = pytest.mark.judges
+
 httpx = pytest.importorskip("httpx")
 genai = pytest.importorskip("google.genai")
 

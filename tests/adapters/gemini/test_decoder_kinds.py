@@ -13,6 +13,7 @@ from rxllm.values import AdapterError, FinishReason
 from tests.adapters.gemini.support import HI, STOP, data, said, sse
 
 
+@pytest.mark.judges
 def test_every_finish_reason_of_the_sdk_has_a_meaning():
     types = pytest.importorskip("google.genai.types")
     assert {each.value for each in types.FinishReason} <= set(FINISH_REASONS)

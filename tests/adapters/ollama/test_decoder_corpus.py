@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+import pytest
+
 from rxllm.adapters.ollama.decoder import OllamaDecoder
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, RawChunk
@@ -15,6 +17,8 @@ from rxllm.testing import chunkings, cut
 from rxllm.values import Response, ThinkingPart
 from tests.corpus import Recording, recordings
 from tests.wire.lawful import apart, lawful
+
+pytestmark = pytest.mark.judges
 
 
 class Fold(NamedTuple):

@@ -22,6 +22,8 @@ from rxllm.values import Response
 from tests.corpus import Recording, recordings
 from tests.wire.lawful import apart, lawful
 
+pytestmark = pytest.mark.judges
+
 httpx2 = pytest.importorskip("httpx2")
 openai = pytest.importorskip("openai")
 streaming = pytest.importorskip("openai.lib.streaming.chat")

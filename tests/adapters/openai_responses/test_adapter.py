@@ -73,6 +73,7 @@ FAILURES = {
 """The reasons of the codes with which a response fails; those of all others are the request's fault."""
 
 
+@pytest.mark.judges
 def test_every_code_of_a_failed_response_has_its_reason():
     error_types = pytest.importorskip("openai.types.responses.response_error")
     codes = get_args(error_types.ResponseError.model_fields["code"].annotation)

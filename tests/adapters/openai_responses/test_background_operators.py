@@ -296,5 +296,6 @@ def test_drops_and_cancels_anywhere_stop_what_nobody_reads(part: int) -> None:
         assert_stopped(run)
 
 
+@pytest.mark.judges
 def test_nothing_is_left_open_after_faults_of_all_kinds() -> None:
     simulate_many(app, range(25))

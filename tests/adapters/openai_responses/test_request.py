@@ -40,6 +40,7 @@ from rxllm.values import (
     user,
 )
 from tests.adapters.openai_responses.support import CLIENT, COMPLETED, CREATED, item, said, whole
+from tests.adapters.sdk import assert_fits
 from tests.corpus import VARIABLE
 
 HERE = "http://localhost:8080/v1"
@@ -61,11 +62,10 @@ def said_by(text: str, **rest: Any) -> dict[str, Any]:
 
 
 def fits_the_sdk(made: dict[str, Any]) -> dict[str, Any]:
-    pydantic = pytest.importorskip("pydantic")
-    params = pytest.importorskip("openai.types.responses.response_create_params")
     # The types ask for what the API does not: the ids and the status of what was said before.
     given = [{"id": "i", "status": "completed", **each} if needs_id(each) else each for each in made["input"]]
-    pydantic.TypeAdapter(params.ResponseCreateParamsStreaming).validate_python({**made, "input": given})
+    made_of_it = {**made, "input": given}
+    assert_fits("openai.types.responses.response_create_params", "ResponseCreateParamsStreaming", made_of_it)
     return made
 
 
