@@ -3,8 +3,10 @@
 1. `feed` and `close` catch any ``Exception``. The stream then ends with an error, after any events decoded so far. An
    ``LLMError`` is reported unchanged. Any other exception becomes a ``malformed_event``.
 2. ``[DONE]`` ends the stream, and later frames are ignored. If it is the first frame, that is an error.
-3. If JSON does not have the expected type, it is parsed again, with strings accepted as numbers. If that fails too, the
-   data becomes a ``RawChunk``. If the event is named ``error``, the stream then ends with the error in the data.
+3. If JSON does not have the expected type, it is read again, field by field (see `lenient`). What does not fit is left
+   out, and logged once. If it is content (`FrameDecoder.content`), the stream then ends with a ``malformed_event``. If
+   nothing of the frame fits, it becomes a ``RawChunk``. If the event is named ``error``, the stream then ends with the
+   error in the data.
 4. If a frame is not JSON, the stream ends with an error. This is the provider's own error if the event is named
    ``error``, and a ``malformed_event`` otherwise. Blank frames are skipped.
 5. If a string ends with a lone surrogate (``"\\ud83d"``), the surrogate is held back until a later frame brings its
@@ -18,10 +20,11 @@ these two.
 from __future__ import annotations
 
 import base64
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
@@ -30,6 +33,9 @@ from rxllm.values import AdapterError, LLMError, StreamError
 from rxllm.values.json_text import UNREADABLE, read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.framing import DONE, Frame
+from rxllm.wire.lenient import Odd, read_leniently
+
+log = logging.getLogger("rxllm")
 
 _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
@@ -69,6 +75,12 @@ class FrameDecoder(ABC):
     frame.
     """
 
+    content: ClassVar[frozenset[str]] = frozenset()
+    """The names of the fields without which an answer is another one: its text, its calls, and what a frame is.
+
+    If one of them cannot be read, the stream ends with an error, where it would otherwise look complete.
+    """
+
     def __init__(
         self, framing: Framing, blocks: Blocks, typed: msgspec.json.Decoder[Any], *, provider: str, raw: bool
     ) -> None:
@@ -79,6 +91,7 @@ class FrameDecoder(ABC):
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
         self._whole = False
+        self._reported: set[tuple[str, ...]] = set()  # the places of values that were left out
         self._half = b""  # an escaped lone surrogate, whose other half has not arrived yet
 
     def feed(self, data: bytes) -> list[Event]:
@@ -176,18 +189,25 @@ class FrameDecoder(ABC):
         return _HALVES.sub(join, frame)
 
     def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
-        """Read JSON data that does not have the expected type.
-
-        Try again with strings accepted as numbers. If that fails too, report the data as a raw chunk.
-        """
-        try:
-            payload = msgspec.convert(data, self._shape, strict=False)
-        except msgspec.ValidationError:
+        """Read JSON data that does not have the expected type: as much of it as fits."""
+        payload, odd = read_leniently(data, self._shape)
+        for each in odd:
+            self._report(each)
+        if payload is None:
             self.blocks.raw(raw_kind(kind), data)
             if kind == "error":
                 self.fail(self.error_of(data))
         else:
             self.read(kind, payload, frame)
+        lost = [each for each in odd if each.value and each.name in self.content]
+        if lost and not self.blocks.ended:
+            self.fail(StreamError("malformed_event", f"{lost[0]}", provider=self.provider))
+
+    def _report(self, odd: Odd) -> None:
+        place = tuple(step for step in odd.path if isinstance(step, str))
+        if odd.value and place not in self._reported:
+            self._reported.add(place)
+            log.warning("%s: a value is left out, which cannot be read: %s", self.provider, odd)
 
     def read_plain(self, kind: str, text: str) -> None:
         """Handle a frame that is not JSON."""

@@ -33,9 +33,10 @@ import msgspec
 
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._usage_and_metadata import dicts, metadata_of, text_of
-from rxllm.adapters.anthropic.frames import CLIENT_CALL, SERVER_CALLS, Delta, Frame, MessageFrame, to_usage
+from rxllm.adapters.anthropic.frames import CLIENT_CALL, CONTENT, SERVER_CALLS, Delta, Frame, MessageFrame, to_usage
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart
 from rxllm.values.json_text import read_json
+from rxllm.values.usage import whole
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.framing import SSEDecoder
@@ -58,6 +59,8 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 class MessagesDecoder(FrameDecoder):
     """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events."""
+
+    content = CONTENT
 
     def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
@@ -123,7 +126,7 @@ class MessagesDecoder(FrameDecoder):
         self._finish(message.usage, message)
 
     def _finish(self, usage: dict[str, Any] | None, end: MessageFrame | Delta | None) -> None:
-        counters = {name: count for name, count in (usage or {}).items() if count is not None}
+        counters = {name: count for name, count in (usage or {}).items() if self._counts(name, count)}
         if counters:
             self._usage |= counters
             self.blocks.usage(to_usage(self._usage))
@@ -136,6 +139,10 @@ class MessagesDecoder(FrameDecoder):
         self.blocks.note({name: value for name, value in details.items() if value})
         if end.container:
             self.blocks.start(**{f"{self.provider}_container": end.container.get("id")})
+
+    def _counts(self, name: str, count: Any) -> bool:
+        """Return whether `count` may replace the counter: no odd value replaces a number."""
+        return count is not None and (whole(self._usage.get(name)) is None or whole(count) is not None)
 
     def fail(self, error: LLMError) -> None:
         self._content.flush()
@@ -187,12 +194,12 @@ class Content:
         self._open: dict[int, _Block] = {}
         self._calls = 0
 
-    def start(self, index: int, data: dict[str, Any]) -> None:
-        if index in self._open:
+    def start(self, index: int | None, data: dict[str, Any]) -> None:
+        if index is None or index in self._open:
             self.stop(index)
         self._blocks.close_block()
         kind = str(data.get("type"))
-        block = self._open[index] = _Block(kind, data)
+        block = self._open[-1 if index is None else index] = _Block(kind, data)
         match kind:
             case "text":
                 self._blocks.text(text_of(data.get("text")))
@@ -209,7 +216,11 @@ class Content:
             case _:
                 pass
 
-    def add(self, index: int, delta: Delta) -> bool:
+    def _place(self, index: int | None) -> int:
+        """Return the key of the block with this `index`, or of the last one that is open, if a frame names none."""
+        return next(reversed(self._open), -1) if index is None else index
+
+    def add(self, index: int | None, delta: Delta) -> bool:
         """Add a delta to its block. Return False if the delta is of an unknown kind, or does not fit its block."""
         if delta.text is not None:
             self._blocks.text(delta.text)
@@ -217,7 +228,7 @@ class Content:
             self._blocks.thinking(delta.thinking)
         elif delta.signature is not None:
             self._sign(delta.signature)
-        elif (block := self._open.get(index)) is None:
+        elif (block := self._open.get(self._place(index))) is None:
             return False
         elif delta.partial_json is not None and block.position is not None:
             block.filled = block.filled or bool(delta.partial_json)
@@ -228,15 +239,15 @@ class Content:
             return False
         return True
 
-    def add_unknown(self, index: int, delta: dict[str, Any]) -> bool:
-        block = self._open.get(index)
+    def add_unknown(self, index: int | None, delta: dict[str, Any]) -> bool:
+        block = self._open.get(self._place(index))
         if block is None or not block.is_opaque:
             return False
         block.data |= {name: value for name, value in delta.items() if name != "type"}
         return True
 
-    def stop(self, index: int) -> None:
-        block = self._open.pop(index, None)
+    def stop(self, index: int | None) -> None:
+        block = self._open.pop(self._place(index), None)
         self._blocks.close_block()
         if block is not None:
             self._add_rest(block)

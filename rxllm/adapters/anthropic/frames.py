@@ -23,6 +23,10 @@ CITATIONS = (
 )
 
 
+CONTENT = frozenset({"type", "message", "content", "content_block", "delta", "text", "thinking", "partial_json"})
+"""The fields that hold an answer's text, thinking and calls, and the one that says what a frame is."""
+
+
 class Delta(msgspec.Struct, gc=False):
     """The ``delta`` in a ``content_block_delta`` or ``message_delta`` frame."""
 
@@ -53,7 +57,7 @@ class Frame(MessageFrame, gc=False):
     """A frame, or a whole message that was not streamed."""
 
     type: str | None = None
-    index: int = 0
+    index: int | None = None
     delta: Delta | None = None
     content_block: dict[str, Any] | None = None
     message: MessageFrame | None = None

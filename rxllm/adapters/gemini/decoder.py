@@ -21,6 +21,7 @@ import msgspec
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._usage_and_metadata import dicts, metadata_of
 from rxllm.adapters.gemini.frames import (
+    CONTENT,
     COUNTERS,
     PROVIDER,
     Candidate,
@@ -63,6 +64,8 @@ _KNOWN = {"candidates", "usageMetadata", "promptFeedback", "modelVersion", "resp
 
 class GeminiDecoder(FrameDecoder):
     """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events."""
+
+    content = CONTENT
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._frames = GeminiFrames()

@@ -18,6 +18,16 @@ from rxllm.wire.framing import BOM, JSONArrayDecoder, SSEDecoder
 PROVIDER = "google"
 
 
+CONTENT = frozenset(
+    {
+        *("candidates", "content", "parts", "text", "inlineData", "fileData"),
+        *("functionCall", "name", "partialArgs", "functionResponse", "toolCall", "toolResponse"),
+        *("executableCode", "codeExecutionResult"),
+    }
+)
+"""The fields that hold an answer's text, thinking, files and calls."""
+
+
 class FunctionCall(msgspec.Struct, gc=False, rename="camel"):
     id: str | None = None
     name: str | None = None

@@ -36,6 +36,8 @@ _LINE = msgspec.json.Decoder(Line)
 class OllamaDecoder(FrameDecoder):
     """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events."""
 
+    content = frozenset({"message", "response", "thinking", "content", "tool_calls", "function", "name", "arguments"})
+
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(NDJSONFraming(), Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)
         self._calls = 0

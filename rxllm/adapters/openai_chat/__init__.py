@@ -12,6 +12,7 @@ from rxllm.adapters.http_base import HTTPBase, missing_model
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.adapters.openai_chat.request import chat_body
 from rxllm.values import AdapterError, Call, Request
+from rxllm.values.usage import whole
 
 if TYPE_CHECKING:
     import httpx
@@ -59,7 +60,8 @@ class OpenAIChat(HTTPAdapter):
         return _IS_OPENAI.match(self.base_url) is not None
 
     def decoder(self, request: Request, *, raw: bool = False) -> ChatDecoder:
-        return ChatDecoder(provider=self.provider, messages=request.messages, raw=raw)
+        n = whole(request.options.get("n")) or 1
+        return ChatDecoder(provider=self.provider, messages=request.messages, n=n, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return http_error(self.provider, status, headers, body)

@@ -2,7 +2,8 @@
 
 See https://platform.openai.com/docs/api-reference/chat-streaming. The rules are:
 
-* Only choice 0 is read.
+* Only choice 0 is read, or a lone choice, whatever its index: some servers count pieces or choices from 1. If the
+  request asked for several (``n``), only choice 0 is.
 * Some servers send the same thinking in several fields. Only the first of ``reasoning_content``, ``reasoning`` and
   ``reasoning_details`` is read.
 * Opaque ``reasoning_details``, such as signatures, are kept so that they can be sent back.
@@ -26,6 +27,7 @@ import msgspec
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._usage_and_metadata import (
     costs_beside,
+    dicts,
     metadata_of,
     metadata_of_usage,
     more_severe,
@@ -33,6 +35,7 @@ from rxllm.adapters._usage_and_metadata import (
     to_usage,
 )
 from rxllm.adapters.openai_chat.frames import (
+    CONTENT,
     USAGE,
     AzureMessage,
     CallDelta,
@@ -89,11 +92,19 @@ _EXECUTED = 1 << 20
 
 
 class ChatDecoder(FrameDecoder):
-    """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events."""
+    """Decodes one response. `n` is the number of choices that were asked for.
 
-    def __init__(self, *, provider: str = "openai", messages: Iterable[Message] = (), raw: bool = False) -> None:
+    If `raw` is true, the decoder also emits ``RawChunk`` events.
+    """
+
+    content = CONTENT
+
+    def __init__(
+        self, *, provider: str = "openai", messages: Iterable[Message] = (), n: int = 1, raw: bool = False
+    ) -> None:
         self._sse = SSEDecoder()
         super().__init__(self._sse, Blocks(CallTracker.after(messages)), _FIRST, provider=provider, raw=raw)
+        self._n = n
         self._usage: dict[str, Any] | None = None
         self._costs: dict[str, Any] = {}
         self._counted = self._costs  # the costs that the last usage event contained
@@ -113,8 +124,9 @@ class ChatDecoder(FrameDecoder):
             self.blocks.raw(raw_kind(kind), read_json(frame))
         if chunk.search_results or chunk.citations or chunk.venice_parameters:
             self._read_sources(chunk)
-        for choice in chunk.choices or ():
-            if choice.index:
+        choices = chunk.choices or ()
+        for place, choice in enumerate(choices):
+            if choice.index and (self._n > 1 or len(choices) > 1):
                 continue
             if choice.delta is not None and not (self._sse.is_json and choice.message is not None):
                 self._read_delta(choice.delta)
@@ -126,7 +138,7 @@ class ChatDecoder(FrameDecoder):
             if choice.content_filter_results or choice.content_filter_result:
                 self._read_filters(choice)
             if choice.finish_reason or choice.error:
-                self._read_finish(choice, frame)
+                self._read_finish(choice, place, read_json(frame))
         if not chunk.choices:
             self._note(read_json(frame))
         if chunk.usage or chunk.x_groq or self._costs is not self._counted:
@@ -136,13 +148,12 @@ class ChatDecoder(FrameDecoder):
         elif chunk.choices is None and not chunk.usage:
             self._read_unknown(kind, frame)
 
-    def _read_finish(self, choice: Choice, frame: bytes) -> None:
-        raw, chunk = choice.finish_reason or "error", read_json(frame)
+    def _read_finish(self, choice: Choice, place: int, chunk: dict[str, Any]) -> None:
+        raw, whole_choice = choice.finish_reason or "error", dicts(chunk["choices"])[place]
         reason = "error" if choice.error else FINISH_REASONS.get(raw.lower(), "other")
-        failure = _failure(self.provider, raw, chunk) if reason == "error" else None
+        failure = _failure(self.provider, raw, whole_choice) if reason == "error" else None
         self.blocks.finish(reason, raw, self.error_of({"error": choice.error}) if choice.error else failure)
-        choices = [choice for choice in chunk["choices"] if not choice.get("index")]
-        self._note(chunk, *choices, *(choice.get(name) for choice in choices for name in ("delta", "message")))
+        self._note(chunk, whole_choice, whole_choice.get("delta"), whole_choice.get("message"))
 
     def _note(self, *parts: Any) -> None:
         for part in parts:
@@ -322,10 +333,8 @@ class ChatDecoder(FrameDecoder):
         return provider_error(self.provider, payload)
 
 
-def _failure(provider: str, raw: str, chunk: Mapping[str, Any]) -> AdapterError:
+def _failure(provider: str, raw: str, choice: Mapping[str, Any]) -> AdapterError:
     # OpenRouter puts the provider's own reason into native_finish_reason.
-    choices = cast(list[dict[str, Any]], chunk["choices"])
-    natives = (choice["native_finish_reason"] for choice in choices if choice.get("native_finish_reason"))
-    code = str(next(natives, raw))
+    code = str(choice.get("native_finish_reason") or raw)
     message = f"the answer ended with {code}"
     return AdapterError(_FAILURES.get(raw.lower(), "unknown"), message, provider=provider, code=code)

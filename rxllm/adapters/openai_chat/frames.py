@@ -96,6 +96,15 @@ class FirstChunk(Chunk, gc=False):
     system: Any = None
 
 
+CONTENT = frozenset(
+    {
+        *("choices", "delta", "message", "messages", "content", "text", "refusal", "images", "audio"),
+        *("reasoning_content", "reasoning", "reasoning_details"),
+        *("tool_calls", "function_call", "function", "custom", "name", "arguments", "input"),
+    }
+)
+"""The fields that hold an answer's text, thinking and calls."""
+
 USAGE = {
     "input_tokens": ("prompt_tokens",),
     "output_tokens": ("completion_tokens",),

@@ -28,7 +28,7 @@ import msgspec
 from rxllm.adapters.http_base import HTTPBase
 from rxllm.adapters.openai_chat import bearer
 from rxllm.adapters.openai_responses.decoder import ENDED, NAMED, ResponsesDecoder, is_pending
-from rxllm.adapters.openai_responses.frames import Frame, Item, as_item, to_item
+from rxllm.adapters.openai_responses.frames import Frame, Item, to_item
 from rxllm.events import Event
 from rxllm.http.secrets import keyless_url
 from rxllm.values import Call, StreamError
@@ -93,10 +93,6 @@ class BackgroundDecoder(ResponsesDecoder):
     def end(self, *, over: bool) -> None:
         self.is_over = self.is_over or over
         super().end(over=over)
-
-    def read_unknown(self, data: Any) -> None:
-        if self._is_new(as_item(data).get("sequence_number")):
-            super().read_unknown(data)
 
     def _is_new(self, number: Any) -> bool:
         if type(number) is not int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -16,7 +16,7 @@ from rxllm.adapters._usage_and_metadata import costs_beside, metadata_of, to_usa
 from rxllm.adapters.openai_responses.frames import USAGE, Frame, Item, as_item, as_items, to_item
 from rxllm.adapters.openai_responses.output import Output
 from rxllm.values import AdapterError, FinishReason, Message, StreamError
-from rxllm.values.json_text import json_bytes, read_json
+from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.framing import SSEDecoder
@@ -80,6 +80,8 @@ class ResponsesDecoder(FrameDecoder):
     typed: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Frame)
     """The decoder for frames. A subclass can replace it to read more fields."""
 
+    content = frozenset({"type", "delta"})
+
     def __init__(
         self,
         *,
@@ -104,18 +106,6 @@ class ResponsesDecoder(FrameDecoder):
             self._complete(to_item(frame.response), {"copilot_usage": frame.copilot_usage})
         elif frame.type not in NAMED and frame.type not in _SILENT:
             self._read_other(kind, frame, read_json(data))
-
-    def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
-        try:
-            repaired = _repair_indices(data)
-            parsed = self._decode(repaired)
-        except msgspec.ValidationError:
-            self.read_unknown(data)
-        else:
-            self.read(kind, parsed, repaired)
-
-    def read_unknown(self, data: Any) -> None:
-        self.blocks.raw("chunk", data)
 
     def _read_other(self, kind: str, frame: Frame, fields: Item) -> None:
         if "error" not in (kind, frame.type) and fields.get("object") == "response":
@@ -159,16 +149,6 @@ def is_pending(response: Item) -> bool:
     """Return whether the provider is still writing `response`, which was not streamed."""
     is_whole = bool(response.get("output")) and response.get("background") is not True
     return response.get("status") in ("queued", "in_progress") and not is_whole
-
-
-def _repair_indices(parsed: Any) -> bytes:
-    if isinstance(parsed, dict):
-        fields = cast(Item, parsed)
-        for name in ("output_index", "content_index", "summary_index"):
-            if name in fields and type(fields[name]) is not int:
-                index = str(fields.pop(name))
-                fields |= {name: int(index)} if index.isdecimal() else {}
-    return json_bytes(parsed)
 
 
 def _raw_kind(frame: Frame) -> str:

@@ -370,12 +370,14 @@ def test_stop_reasons(raw: str, expected: str):
 
 
 def test_types_that_nobody_agreed_on():
-    odd = frame("content_block_delta", index=0, delta={"type": "text_delta", "text": 5})
     forgiven = frame("content_block_delta", index="0", delta={"type": "text_delta", "text": "!"})
     blocks = begin(1, type="text", text=None, citations=3) + begin(2, type=None) + begin(3, type="thinking", thinking=1)
-    events, response = said(START + HI + odd + forgiven + blocks + finish(usage={"output_tokens": "5"}) + END)
-    assert [event.data for event in events if isinstance(event, RawChunk) and event.kind == "content_block_delta"]
-    assert response.output_text == "Hi!"
+    response = said(START + HI + forgiven + blocks + finish(usage={"output_tokens": "5"}) + END)[1]
+    assert (response.output_text, response.error) == ("Hi!", None)
+    odd = frame("content_block_delta", index=0, delta={"type": "text_delta", "text": 5})
+    error = said(START + HI + odd + forgiven + END)[1].error
+    assert isinstance(error, StreamError)
+    assert (error.reason, error.message) == ("malformed_event", "delta.text is not a string: 5")
 
 
 BODY = (

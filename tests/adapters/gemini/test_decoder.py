@@ -245,7 +245,8 @@ def test_27_what_is_not_known_is_shown():
     events = said(sse({"sessionResumptionUpdate": {}}, odd, HI, STOP))[0]
     raw = [event for event in events if isinstance(event, RawChunk)]
     assert raw == [RawChunk("chunk", {"sessionResumptionUpdate": {}}), RawChunk("part", odd)]
-    assert said(sse([1], {"candidates": 5}, HI, STOP))[1].output_text == "Hi"
+    assert said(sse([1], HI, STOP))[1].output_text == "Hi"
+    assert "candidates is not a list: 5" in str(said(sse({"candidates": 5}, HI, STOP))[1].error)
     rest = data([call(None)])
     assert said(sse(rest, HI, STOP))[0][1] == RawChunk("part", rest)
 

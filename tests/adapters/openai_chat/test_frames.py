@@ -85,10 +85,11 @@ def test_null_content_and_null_choices():
     )
 
 
-def test_only_choice_0_is_read():
-    other = frame({"choices": [{"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}]})
-    response = fold(chunk({"content": "a"}) + other + STOP)
-    assert (response.output_text, response.finish_reason) == ("a", "stop")
+def test_of_several_choices_choice_0_is_read():
+    other = {"index": 1, "delta": {"content": "b"}, "finish_reason": "length"}
+    for frames, n in ((frame({"choices": [other]}), 2), (frame({"choices": [other, other | {"index": 2}]}), 1)):
+        response = fold(chunk({"content": "a"}) + frames + STOP, n=n)
+        assert (response.output_text, response.finish_reason) == ("a", "stop")
 
 
 def test_content_and_usage_after_the_finish_reason_count():
@@ -219,7 +220,7 @@ def test_a_frame_that_is_not_json(body: bytes):
 def test_a_frame_of_nothing_known_is_shown():
     assert of(RawChunk, frame({"novel": 1}) + STOP) == [RawChunk("chunk", {"novel": 1})]
     assert of(RawChunk, b"event: ping\n" + frame([1]) + STOP) == [RawChunk("ping", [1])]
-    assert of(RawChunk, frame({"choices": 5}) + STOP) == [RawChunk("chunk", {"choices": 5})]
+    assert "choices is not a list: 5" in str(fold(frame({"choices": 5}) + STOP).error)
 
 
 def test_numbers_as_strings_are_forgiven():
