@@ -16,6 +16,7 @@ kind                                       part
 ``another's thinking``                     `ThinkingPart` with data from another provider, or with only a signature
 ``reasoning details``                      `ThinkingPart` with ``reasoning_details``, as OpenRouter sends them
 ``own part``                               `ProviderPart` from the provider that receives the request
+``own fields``                             `ProviderPart` with `CHAT_FIELDS` from the provider that receives the request
 ``another's part``                         `ProviderPart` from another provider
 ``source url_citation``, ...               `SourcePart`; the second word of the kind is the source's type, if any
 ``tool call``                              `ToolCallPart`
@@ -62,6 +63,9 @@ _TYPES = {
     **dict.fromkeys(("audio/wav", "audio/x-wav", "audio/wave", "audio/vnd.wave"), "wav"),
     **dict.fromkeys(("audio/mpeg", "audio/mp3"), "mp3"),
 }
+CHAT_FIELDS = {"audio", "extra_content", "thought_signature"}
+"""Fields that Chat Completions puts beside the content of a message, and wants back there."""
+
 TAKEN_BY = {
     "image": "openai, anthropic, gemini, or ollama with a vision model",
     "pdf": "openai, anthropic or gemini",
@@ -132,8 +136,9 @@ def kind_of(part: Part, provider: str) -> str:
         case ThinkingPart(provider_data=data):
             own = "own thinking" if data and data.get("provider") == provider else "another's thinking"
             return "reasoning details" if data and "reasoning_details" in data else own
-        case ProviderPart(provider=owner):
-            return "own part" if owner == provider else "another's part"
+        case ProviderPart(provider=owner, data=data):
+            own = "own fields" if data and data.keys() <= CHAT_FIELDS else "own part"
+            return own if owner == provider else "another's part"
         case SourcePart(source=source):
             return f"source {source['type']}" if isinstance(source.get("type"), str) else "source"
         case ToolCallPart():

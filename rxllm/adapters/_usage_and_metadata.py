@@ -157,10 +157,16 @@ def _first_number(flat: Mapping[str, Any], names: Iterable[str], read: Callable[
 
 
 def _count_thoughts_as_output(usage: Usage) -> Usage:
-    # xAI does not include the thoughts in its output counter: its total is the sum of all three counters.
-    prompt, output, thoughts = usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0
-    is_beside = thoughts and usage.total_tokens == prompt + output + thoughts
-    return replace(usage, output_tokens=output + thoughts) if is_beside else usage
+    """Count the thoughts that the output counter leaves out, which the total shows.
+
+    xAI reports them in a counter of their own, Google's endpoint for Chat Completions in the total alone.
+    """
+    if usage.input_tokens is None or usage.output_tokens is None or usage.total_tokens is None:
+        return usage
+    beside = usage.total_tokens - usage.input_tokens - usage.output_tokens
+    if beside <= 0 or usage.reasoning_tokens not in (None, beside):
+        return usage
+    return replace(usage, output_tokens=usage.output_tokens + beside, reasoning_tokens=beside)
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:

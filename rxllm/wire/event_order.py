@@ -296,6 +296,7 @@ class Blocks:
     def _begin(self, kind: Literal["text", "thinking"], id: str | None) -> None:
         self.start()
         self.close_block()
+        self._emit_calls(self.calls.leave())
         self._open, self._reported_id, self._id = kind, id, self._ids.of(id)
 
     def _add(self, event: Event) -> None:

@@ -18,6 +18,9 @@ missing or negative  missing              the latest call, unless the delta's na
 
 * A call starts once its id and name are known and all earlier calls have started.
 * Only the first name counts. Many providers repeat the name, but none splits it across deltas.
+* If a delta repeats all the arguments of a call, it adds nothing.
+* If an API sends one call after another (`in_turn`), a call whose arguments are a whole object is complete when another
+  call or some text begins. A delta that adds to it all the same is an error.
 * If the id of a call is missing or already used, the call is given the id ``call_<k>``. k is the position of the call
   among all the calls in the thread.
 """
@@ -60,6 +63,9 @@ class _Call:
         self.searched = len(self.pieces)
         return self.found == 1 and self.objects.is_between and read_arguments("".join(self.pieces)) is not None
 
+    def is_repeated_by(self, arguments: str) -> bool:
+        return arguments.startswith("{") and self.is_whole() and arguments == "".join(self.pieces)
+
 
 class CallTracker:
     """Assembles the tool calls of one response.
@@ -72,22 +78,24 @@ class CallTracker:
     >>> calls.close()[0].arguments
     {'a': 1}
 
-    `taken` contains the ids that are already used in the thread.
+    `taken` contains the ids that are already used in the thread. `in_turn` is true if the API never returns to a call.
     """
 
-    def __init__(self, taken: Iterable[str] = ()) -> None:
+    def __init__(self, taken: Iterable[str] = (), *, in_turn: bool = False) -> None:
         self._taken = list(taken)
         self._used = set(self._taken)
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
+        self._in_turn = in_turn
+        self._last: _Call | None = None  # the call that the last delta belonged to
         self._started = 0
         self._tried = 0  # the last k for which the id `call_<k>` was tried
 
     @classmethod
-    def after(cls, messages: Iterable[Message]) -> CallTracker:
+    def after(cls, messages: Iterable[Message], *, in_turn: bool = False) -> CallTracker:
         """Return a tracker that does not reuse the ids of the calls in `messages`."""
-        return cls(call.id for message in messages for call in message.tool_calls)
+        return cls((call.id for message in messages for call in message.tool_calls), in_turn=in_turn)
 
     def feed(
         self,
@@ -106,6 +114,8 @@ class CallTracker:
         if not isinstance(id or "", str) or not isinstance(name or "", str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise StreamError("malformed_event", f"a call's id or name is not text: got {repr((id, name))[:80]}")
         call = self._find(index, id or "", name or "")
+        events = self.leave() if call is not self._last else []
+        self._last = call
         if id and not call.wire_id:
             call.wire_id = id
             self._by_id.setdefault(id, call)
@@ -114,11 +124,20 @@ class CallTracker:
             call.metadata.update(metadata)
         if arguments is not None and not isinstance(arguments, str):
             arguments = json_text(arguments)
-        if arguments:
+        if arguments and not call.is_repeated_by(arguments):
+            if self._in_turn and call.state == "completed" and arguments.strip():
+                fault = f"the call {call.id} was complete, and gets more arguments: {arguments[:80]}"
+                raise StreamError("malformed_event", fault)
             call.pieces.append(arguments)
             if call.state == "started":
-                return [ToolCallDelta(call.id, arguments)]
-        return self._start() if call.state == "waiting" else []
+                return [*events, ToolCallDelta(call.id, arguments)]
+        return [*events, *self._start()] if call.state == "waiting" else events
+
+    def leave(self) -> list[Event]:
+        """Return the events for the last call, if it is complete because something else begins."""
+        last = self._last
+        is_complete = self._in_turn and last is not None and last.state == "started" and last.is_whole()
+        return self._complete(last) if is_complete and last is not None else []
 
     def id_of(self, index: int) -> str:
         """Return the id of the call that has this `index`, or "" if there is no such call."""

@@ -256,3 +256,18 @@ def test_counts_that_leave_open_what_was_cached_are_priced_as_text() -> None:
     sound = {"prompt_tokens_details": {"audio_tokens": 60, "cached_tokens": 50}}
     counted = chat({"prompt_tokens": 100, "completion_tokens": 0, **sound}, price="openai:gpt-realtime")
     assert counted.total_cost is not None
+
+
+@pytest.mark.parametrize("cost", ["0.000099", 0.000099])
+def test_what_a_gateway_charges_for_an_anthropic_answer_is_its_cost(cost: Any) -> None:
+    start = {"type": "message_start", "message": {"id": "m", "model": "m", "usage": {"input_tokens": 3}}}
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 5}}
+    charged = {**end, "provider_metadata": {"gateway": {"cost": cost}}}
+    counted = usage(MessagesDecoder(), start, charged, {"type": "message_stop"})
+    assert (counted.total_cost, counted.input_tokens, counted.output_tokens) == (0.000099, 3, 5)
+
+
+def test_an_odd_counter_replaces_no_number() -> None:
+    start = {"type": "message_start", "message": {"id": "m", "model": "m", "usage": {"input_tokens": 3}}}
+    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"input_tokens": "x"}}
+    assert usage(MessagesDecoder(), start, end, {"type": "message_stop"}).input_tokens == 3

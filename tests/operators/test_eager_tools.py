@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -35,10 +36,12 @@ from rxllm.events import (
     ToolProgress,
     ToolResultEncoded,
 )
+from rxllm.testing.loopback import DONE, Loopback, Reply, chat_event, chat_finish
 from rxllm.testing.marbles import record
 from rxllm.values import Message, Tool, ToolCall, ToolError, request_key
 from tests.operators.tools import THREAD, contents
-from tests.waiting import PATIENCE, wait_until
+from tests.runtime.support import model
+from tests.waiting import PATIENCE, pauses, wait_until
 
 RAN: list[str] = []
 DISPOSED: list[str] = []
@@ -503,3 +506,59 @@ def test_a_state_in_the_middle_unfolds() -> None:
         for other in state.to_events():
             again = again.apply_event(other)
         assert again == state
+
+
+# On the wire of Chat Completions, which does not say where a call ends
+
+
+LOOK = {"index": 0, "id": "c1", "function": {"name": "look", "arguments": "{}"}}
+PAY = {"index": 1, "id": "c2", "function": {"name": "pay"}}
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize(
+    "after",
+    [{"content": "So."}, {"tool_calls": [{"index": 1, "id": "c2", "function": {"name": "pay"}}]}],
+    ids=["text", "call"],
+)
+def test_a_call_is_complete_when_something_else_begins(after: Any) -> None:
+    started = threading.Event()
+    look = tool(name="look", handler=lambda given: started.set(), eager=True)
+    pay = tool(name="pay", handler=lambda given: "paid")
+
+    def body() -> Iterator[Any]:
+        yield chat_event({"tool_calls": [LOOK]})
+        yield chat_event(after)
+        yield from pauses(started.is_set)
+        yield from (chat_finish("tool_calls"), DONE)
+
+    with Loopback([Reply(body()), Reply([chat_event({"content": "Done."}), chat_finish(), DONE])]) as server:
+        result = rxllm.chat(model(server), "Hi", tools=[look, pay]).run()
+    assert (result.output_text, result.error) == ("Done.", None)
+
+
+@pytest.mark.sockets
+def test_what_adds_to_a_complete_call_ends_the_answer_and_stops_the_tool() -> None:
+    started, stopped = threading.Event(), threading.Event()
+
+    async def handler(given: Any) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    def body() -> Iterator[Any]:
+        yield chat_event({"tool_calls": [LOOK]})
+        yield chat_event({"content": "So."})
+        yield from pauses(started.is_set)
+        yield chat_event({"tool_calls": [{"index": 0, "function": {"arguments": '{"x": 1}'}}]})
+        yield from (chat_finish("tool_calls"), DONE)
+
+    with Loopback(Reply(body())) as server:
+        look = tool(name="look", handler=handler, eager=True)
+        response = rxllm.step(model(server), "Hi", tools=[look], retry=False).run().response
+    assert response.error is not None
+    assert response.error.reason == "malformed_event"
+    assert "the call c1 was complete" in response.error.message
+    wait_until(stopped.is_set)

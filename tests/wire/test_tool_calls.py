@@ -1,7 +1,9 @@
 """Which call a delta belongs to, when a call starts, and what it is called."""
 
+import pytest
+
 from rxllm.events import ToolCallCompleted, ToolCallDelta, ToolCallStarted
-from rxllm.values import Message, ToolCall
+from rxllm.values import Message, StreamError, ToolCall
 from rxllm.wire.tool_calls import CallTracker
 
 
@@ -112,3 +114,53 @@ def test_a_wire_may_complete_a_call_by_itself():
     tracker.feed(3, "a", "f", "{}", {"server": True})
     assert tracker.complete(3) == [ToolCallCompleted("a", "f", {}, "{}", {"server": True})]
     assert tracker.complete(9) == tracker.close() == []
+
+
+# Calls that come in turn
+
+
+def in_turn(*deltas):
+    tracker = CallTracker(in_turn=True)
+    return [event for delta in deltas for event in tracker.feed(*delta)], tracker
+
+
+def test_a_whole_call_is_complete_when_another_begins():
+    events, tracker = in_turn((0, "a", "f", '{"x"'), (0, None, None, ":1}"), (1, "b", "g", ""))
+    assert events[3:] == [ToolCallCompleted("a", "f", {"x": 1}, '{"x":1}'), ToolCallStarted("b", "g")]
+    assert [event.id for event in tracker.close()] == ["b"]
+
+
+def test_a_whole_call_is_complete_when_text_begins_and_not_before():
+    events, tracker = in_turn((0, "a", "f", "{}"))
+    assert [type(event) for event in events] == [ToolCallStarted, ToolCallDelta]
+    assert tracker.leave() == [ToolCallCompleted("a", "f", {}, "{}")]
+    assert tracker.leave() == tracker.close() == []
+
+
+def test_a_call_that_is_not_whole_waits_for_the_rest():
+    deltas = [(0, "a", "f", '{"x"'), (1, "b", "g", '{"y":2}'), (0, None, None, ":1}"), (1, None, None, None)]
+    events, tracker = in_turn(*deltas)
+    completed_calls = [event for event in events + tracker.close() if isinstance(event, ToolCallCompleted)]
+    assert [(event.id, event.arguments) for event in completed_calls] == [("b", {"y": 2}), ("a", {"x": 1})]
+
+
+@pytest.mark.parametrize("more", ["", " \n", None, '{"x":1}', {"x": 1}])
+def test_what_adds_nothing_to_a_complete_call_is_no_error(more):
+    _, tracker = in_turn((0, "a", "f", '{"x":1}'), (1, "b", "g", "{}"))
+    assert tracker.feed(0, "a", "f", more) == [ToolCallCompleted("b", "g", {}, "{}")]
+
+
+def test_what_adds_to_a_complete_call_is_an_error():
+    _, tracker = in_turn((0, "a", "f", "{}"), (1, "b", "g", "{}"))
+    with pytest.raises(StreamError, match="the call a was complete, and gets more arguments: x"):
+        tracker.feed(0, None, None, "x")
+
+
+@pytest.mark.parametrize("arguments", ['{"p":1}', "{}", {"p": 1}])
+@pytest.mark.parametrize("turn", [True, False])
+def test_arguments_that_come_twice_count_once(arguments, turn):
+    tracker = CallTracker(in_turn=turn)
+    for _ in range(2):
+        tracker.feed(0, "a", "f", arguments)
+    (event,) = tracker.close()
+    assert event.arguments == ({} if arguments == "{}" else {"p": 1})

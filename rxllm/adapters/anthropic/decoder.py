@@ -32,7 +32,7 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.adapters._http_errors import provider_error
-from rxllm.adapters._usage_and_metadata import dicts, metadata_of, text_of
+from rxllm.adapters._usage_and_metadata import costs_beside, dicts, metadata_of, text_of
 from rxllm.adapters.anthropic.frames import CLIENT_CALL, CONTENT, SERVER_CALLS, Delta, Frame, MessageFrame, to_usage
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart
 from rxllm.values.json_text import read_json
@@ -102,7 +102,7 @@ class MessagesDecoder(FrameDecoder):
                 self._read_message(message)
                 self._whole = message is frame
             case "message_delta":
-                self._finish(frame.usage, frame.delta)
+                self._finish(frame, frame.delta)
                 if frame.context_management:
                     self.blocks.note({"context_management": frame.context_management})
             case "message_stop":
@@ -123,10 +123,11 @@ class MessagesDecoder(FrameDecoder):
         for index, block in enumerate(message.content or ()):
             self._content.start(index, block)
             self._content.stop(index)
-        self._finish(message.usage, message)
+        self._finish(message, message)
 
-    def _finish(self, usage: dict[str, Any] | None, end: MessageFrame | Delta | None) -> None:
-        counters = {name: count for name, count in (usage or {}).items() if self._counts(name, count)}
+    def _finish(self, frame: MessageFrame, end: MessageFrame | Delta | None) -> None:
+        costs = costs_beside({"provider_metadata": frame.provider_metadata})
+        counters = costs | {name: count for name, count in (frame.usage or {}).items() if self._counts(name, count)}
         if counters:
             self._usage |= counters
             self.blocks.usage(to_usage(self._usage))

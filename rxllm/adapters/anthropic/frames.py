@@ -45,6 +45,7 @@ class MessageFrame(msgspec.Struct, gc=False):
     id: str | None = None
     model: str | None = None
     provider: Any = None  # set by routers
+    provider_metadata: Any = None  # set by gateways, with the cost
     content: list[dict[str, Any]] | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
@@ -71,7 +72,7 @@ _COUNTERS = {
     "cached_input_tokens": ("cache_read_input_tokens",),
     "cache_write_input_tokens": ("cache_creation_input_tokens",),
     "reasoning_tokens": ("output_tokens_details.thinking_tokens",),
-    "total_cost": ("cost",),  # sent by gateways
+    "total_cost": ("cost", "gateway.cost"),  # sent by gateways
 }
 _TOOLS = "server_tool_use."
 _SUMMED = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens", "total_tokens")

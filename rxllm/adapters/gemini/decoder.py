@@ -111,6 +111,8 @@ class GeminiDecoder(FrameDecoder):
             self._read_finish(str(candidate.finish_reason), candidate.finish_message)
         if candidate.finish_message:
             self.blocks.note({"finish_message": candidate.finish_message})
+        if candidate.continuation_token:
+            self.blocks.note({"continuation_token": candidate.continuation_token})
         if candidate.logprobs_result:
             self.blocks.append("logprobs", to_logprobs(candidate.logprobs_result))
         if candidate.safety_ratings:

@@ -59,6 +59,7 @@ class Candidate(msgspec.Struct, gc=False, rename="camel"):
     content: Content | None = None
     finish_reason: str | int | None = None
     finish_message: str | None = None
+    continuation_token: Any = None
     logprobs_result: Any = None
     avg_logprobs: Any = None
     grounding_metadata: dict[str, Any] | None = None

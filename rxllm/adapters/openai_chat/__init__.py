@@ -61,7 +61,8 @@ class OpenAIChat(HTTPAdapter):
 
     def decoder(self, request: Request, *, raw: bool = False) -> ChatDecoder:
         n = whole(request.options.get("n")) or 1
-        return ChatDecoder(provider=self.provider, messages=request.messages, n=n, raw=raw)
+        think_tags = not self._is_openai()
+        return ChatDecoder(provider=self.provider, messages=request.messages, n=n, think_tags=think_tags, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return http_error(self.provider, status, headers, body)

@@ -6,6 +6,9 @@ See https://platform.openai.com/docs/api-reference/chat-streaming. The rules are
   request asked for several (``n``), only choice 0 is.
 * Some servers send the same thinking in several fields. Only the first of ``reasoning_content``, ``reasoning`` and
   ``reasoning_details`` is read.
+* Spoken answers (``audio``) become text, and a file at the end of the answer.
+* Thought signatures and the id of the sound are kept, so that they can be sent back.
+* ``<think>...</think>`` at the beginning of the text is thinking, except at OpenAI.
 * Opaque ``reasoning_details``, such as signatures, are kept so that they can be sent back.
 * A refusal becomes text, and the finish reason becomes ``content_filter``.
 * Log-probabilities and other details become metadata.
@@ -45,20 +48,23 @@ from rxllm.adapters.openai_chat.frames import (
     Delta,
     FirstChunk,
     Function,
+    audio_id_of,
     audio_of,
     azure_citations,
     executed_sources,
     file_of,
+    signatures_of,
     texts_of,
     to_logprobs,
 )
 from rxllm.events import NOTHING
-from rxllm.values import AdapterError, FinishReason, Message
+from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart
 from rxllm.values.json_text import json_text, read_json
 from rxllm.values.usage import whole
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.framing import SSEDecoder
+from rxllm.wire.think_tags import ThinkTags
 from rxllm.wire.tool_calls import CallTracker
 
 FINISH_REASONS: dict[str, FinishReason] = {
@@ -94,17 +100,28 @@ _EXECUTED = 1 << 20
 class ChatDecoder(FrameDecoder):
     """Decodes one response. `n` is the number of choices that were asked for.
 
+    `think_tags` says whether ``<think>...</think>`` at the beginning of the text is thinking.
+
     If `raw` is true, the decoder also emits ``RawChunk`` events.
     """
 
     content = CONTENT
 
     def __init__(
-        self, *, provider: str = "openai", messages: Iterable[Message] = (), n: int = 1, raw: bool = False
+        self,
+        *,
+        provider: str = "openai",
+        messages: Iterable[Message] = (),
+        n: int = 1,
+        think_tags: bool = False,
+        raw: bool = False,
     ) -> None:
         self._sse = SSEDecoder()
-        super().__init__(self._sse, Blocks(CallTracker.after(messages)), _FIRST, provider=provider, raw=raw)
+        super().__init__(
+            self._sse, Blocks(CallTracker.after(messages, in_turn=True)), _FIRST, provider=provider, raw=raw
+        )
         self._n = n
+        self._tags = ThinkTags() if think_tags else None
         self._usage: dict[str, Any] | None = None
         self._costs: dict[str, Any] = {}
         self._counted = self._costs  # the costs that the last usage event contained
@@ -113,6 +130,7 @@ class ChatDecoder(FrameDecoder):
         self._audio: dict[str, list[Any]] = {}
         self._inputs: dict[int | None, str | None] = {}  # the ids of the unfinished calls to custom tools, by index
         self._executed: dict[int, dict[str, Any]] = {}
+        self._own: dict[str, Any] = {}  # the fields of the message that the next request must send back
 
     def read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
         if type(chunk) is FirstChunk:
@@ -178,7 +196,7 @@ class ChatDecoder(FrameDecoder):
             self._read_message(message)
             self._whole = self._sse.is_json
         if choice.text:
-            self.blocks.text(choice.text)
+            self._read_text(choice.text)
 
     def _read_message(self, message: AzureMessage) -> None:
         delta = message.delta or message
@@ -206,7 +224,7 @@ class ChatDecoder(FrameDecoder):
 
     def _read_delta(self, delta: Delta) -> None:
         blocks = self.blocks
-        thinking = delta.reasoning_content or delta.reasoning
+        thinking = None if delta.reasoning_encrypted else delta.reasoning_content or delta.reasoning
         if thinking:
             blocks.thinking(thinking)
         if delta.reasoning_details:
@@ -214,29 +232,50 @@ class ChatDecoder(FrameDecoder):
         content = delta.content
         if content:
             if isinstance(content, str):
-                blocks.text(content)
+                self._read_text(content)
             elif isinstance(content, dict):  # Cloudflare sends JSON answers already parsed
                 blocks.text(json_text(content))
             else:
                 self._read_parts(content)
         if delta.tool_calls:
+            self._flush_text()
             for call in delta.tool_calls:
-                if call.custom is None:
-                    function, signed = call.function or _NO_FUNCTION, call.extra_content
-                    own = NOTHING if signed is None else {self.provider: {"extra_content": signed}}
-                    blocks.call(call.index, call.id, function.name, function.arguments, own)
-                else:
-                    self._read_input(call, call.custom)
+                self._read_call(call)
         if delta.function_call and (delta.function_call.name or delta.function_call.arguments):
             blocks.call(0, None, delta.function_call.name, delta.function_call.arguments)
         if delta.refusal:
             blocks.refusal(delta.refusal)
         if delta.annotations or delta.images or delta.audio:
             self._read_attachments(delta)
+        if delta.extra_content or delta.thought_signature:
+            self._own |= signatures_of(delta)
         if delta.executed_tools:
             self._read_executed(delta.executed_tools)
         if delta.channel:
             blocks.note({"channel": delta.channel})
+
+    def _read_text(self, text: str) -> None:
+        if self._tags is None or self._tags.is_over:
+            self.blocks.text(text)
+        else:
+            self._emit_text(self._tags.feed(text))
+
+    def _flush_text(self) -> None:
+        if self._tags is not None:
+            self._emit_text(self._tags.flush())
+
+    def _emit_text(self, pieces: Iterable[tuple[bool, str]]) -> None:
+        for is_thinking, piece in pieces:
+            (self.blocks.thinking if is_thinking else self.blocks.text)(piece)
+
+    def _read_call(self, call: CallDelta) -> None:
+        custom = call.custom
+        if custom is not None and (call.function is None or custom.name or custom.input):  # Snowflake sends both
+            self._read_input(call, custom)
+        else:
+            function, signed = call.function or _NO_FUNCTION, signatures_of(call)
+            own = {self.provider: signed} if signed else NOTHING
+            self.blocks.call(call.index, call.id, function.name, function.arguments, own)
 
     def _read_input(self, call: CallDelta, custom: Custom) -> None:
         # Stream the free text as {"input": ...}.
@@ -257,7 +296,7 @@ class ChatDecoder(FrameDecoder):
             number = whole(tool.get("index")) or 0
             entry, index = self._executed.setdefault(number, {}), _EXECUTED + number
             if not entry:
-                name = text_of(tool.get("type")) or "tool"
+                name = text_of(tool.get("name")) or text_of(tool.get("type")) or "tool"
                 self.blocks.call(index, f"executed_{number}", name, None, {"server": True})
             if tool.get("arguments") and not entry.get("arguments"):
                 self.blocks.call(index, None, None, text_of(tool["arguments"]))
@@ -301,6 +340,8 @@ class ChatDecoder(FrameDecoder):
         for name, value in (delta.audio or {}).items():
             if value:  # some servers send empty fields
                 self._audio.setdefault(name, []).append(value)
+            if name == "transcript":
+                self.blocks.text(text_of(value))
 
     def _read_sources(self, chunk: Chunk) -> None:
         for result in chunk.search_results or ():
@@ -319,15 +360,27 @@ class ChatDecoder(FrameDecoder):
             self._sources.add(key)
             self.blocks.source(fields)
 
+    def fail(self, error: LLMError) -> None:
+        self._add_rest()
+        super().fail(error)
+
     def end(self, *, over: bool) -> None:
         for index in [*self._inputs]:
             self._close_input(index)
         if self._executed:
             self.blocks.note({"executed_tools": [*self._executed.values()]})
+        self._add_rest()
+        super().end(over=over)
+
+    def _add_rest(self) -> None:
+        self._flush_text()
         if self._audio:
             self.blocks.file(audio_of(self._audio))
+            self._own |= audio_id_of(self._audio)
             self._audio = {}
-        super().end(over=over)
+        if self._own:
+            self.blocks.part(ProviderPart(self.provider, self._own))
+            self._own = {}
 
     def error_of(self, payload: Any) -> AdapterError:
         return provider_error(self.provider, payload)

@@ -32,7 +32,8 @@ class CallDelta(msgspec.Struct, gc=False):
     id: str | None = None
     function: Function | None = None
     custom: Custom | None = None
-    extra_content: Any = None  # contains Gemini's thought signature
+    extra_content: Any = None  # this field and the next one contain Gemini's thought signature
+    thought_signature: Any = None
 
 
 class Delta(msgspec.Struct, gc=False):
@@ -48,6 +49,9 @@ class Delta(msgspec.Struct, gc=False):
     audio: dict[str, Any] | None = None
     executed_tools: list[dict[str, Any]] | None = None  # this field and the next one are sent only by Groq
     channel: Any = None
+    extra_content: Any = None  # this field and the next one contain Gemini's thought signature
+    thought_signature: Any = None
+    reasoning_encrypted: bool | None = None  # Venice: the thinking is ciphertext
 
 
 class AzureMessage(Delta, gc=False):
@@ -131,9 +135,7 @@ def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
     """
     match logprobs:
         case {"tokens": list(), "token_logprobs": list()}:
-            lists = cast(dict[str, list[Any]], logprobs)
-            pairs = zip(lists["tokens"], lists["token_logprobs"], strict=False)
-            yield "logprobs", [{"token": token, "logprob": logprob} for token, logprob in pairs]
+            yield "logprobs", list(_legacy(cast(dict[str, Any], logprobs)))
         case dict():
             for name, key in _LOGPROBS.items():
                 tokens = cast(dict[str, Any], logprobs).get(name)
@@ -141,6 +143,17 @@ def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
                     yield key, cast(list[Any], tokens)
         case _:
             pass
+
+
+def _legacy(lists: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    tops: Any = lists.get("top_logprobs")
+    tops = cast(list[Any], tops) if isinstance(tops, list) else []
+    for place, (token, logprob) in enumerate(zip(lists["tokens"], lists["token_logprobs"], strict=False)):
+        top = tops[place] if place < len(tops) else None
+        alternatives = dicts(top)  # Together
+        if isinstance(top, dict):  # OpenAI
+            alternatives = [{"token": other, "logprob": p} for other, p in cast(dict[str, Any], top).items()]
+        yield {"token": token, "logprob": logprob} | ({"top_logprobs": alternatives} if alternatives else {})
 
 
 def texts_of(parts: list[Any]) -> str:
@@ -162,6 +175,17 @@ def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
     audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))
     audio["transcript"] = "".join(str(piece) for piece in fields.get("transcript", ()))
     return {"mime_type": "audio/pcm", **audio}
+
+
+def audio_id_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
+    """Return the ``audio`` field with which the next request names the sound. OpenAI keeps it until ``expires_at``."""
+    named = {name: fields[name][-1] for name in ("id", "expires_at") if name in fields}
+    return {"audio": named} if isinstance(named.get("id"), str) else {}
+
+
+def signatures_of(part: CallDelta | Delta) -> dict[str, Any]:
+    fields = {"extra_content": part.extra_content, "thought_signature": part.thought_signature}
+    return {name: value for name, value in fields.items() if value}
 
 
 def azure_citations(content: Any) -> Iterable[dict[str, Any]]:

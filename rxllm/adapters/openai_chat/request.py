@@ -6,6 +6,7 @@ https://developers.openai.com/api/docs/guides/file-inputs and https://developers
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -29,7 +30,7 @@ _CONTENT = {"text", "image", "image by url", "pdf", "pdf by id", "wav", "mp3", "
 CARRIES: Carries = {
     "system": {"text", "own part"},
     "user": _CONTENT,
-    "assistant": {"text", "tool call"},
+    "assistant": {"text", "tool call", "own fields"},
     "tool": {"text", "own part"},
 }
 """The kinds of parts that OpenAI accepts. It rejects thoughts."""
@@ -37,7 +38,7 @@ CARRIES: Carries = {
 OTHERS_CARRY: Carries = {
     "system": _CONTENT,
     "user": _CONTENT,
-    "assistant": {"text", "tool call", "reasoning details"},
+    "assistant": {"text", "tool call", "reasoning details", "own fields"},
     "tool": _CONTENT,
 }
 """The kinds of parts to send to servers other than OpenAI's. Many of them accept more than OpenAI does."""
@@ -55,10 +56,11 @@ def chat_body(
     if thoughts_field:
         carries = {**carries, "assistant": {*carries["assistant"], "thinking"}}
     request = select_parts(request, f"the Chat Completions API of {provider}", provider, carries)
+    speaks = "audio" in (request.options.get("modalities") or ())
     body = {
         "model": request.model,
         "messages": [
-            _message(message, provider, with_details=not is_openai, thoughts_field=thoughts_field)
+            _message(message, provider, is_openai=is_openai, thoughts_field=thoughts_field, speaks=speaks)
             for message in request.messages
         ],
         "stream": True,
@@ -80,26 +82,52 @@ def chat_body(
 _NOT_EMPTY = ("tools", "stop")
 
 
-def _message(message: Message, provider: str, *, with_details: bool, thoughts_field: str | None) -> dict[str, Any]:
+def _message(
+    message: Message, provider: str, *, is_openai: bool, thoughts_field: str | None, speaks: bool
+) -> dict[str, Any]:
     body: dict[str, Any] = {"role": message.role, "content": _content(message)}
     if message.name:
         body["name"] = message.name
     if message.role == "tool":
         body["tool_call_id"] = message.tool_call_id
     calls = [
-        _tool_call(call, provider, with_details=with_details)
+        _tool_call(call, provider, with_details=not is_openai)
         for call in message.tool_calls
         if not call.metadata.get("server")
     ]
     if calls:
         body["tool_calls"] = calls
         body["content"] = body["content"] or None
-    details = list(_reasoning_details(message)) if with_details else []
+    details = [] if is_openai else list(_reasoning_details(message))
     if details:
         body["reasoning_details"] = details
     if thoughts_field and message.role == "assistant":
         body[thoughts_field] = _thoughts(message)
+    if message.role == "assistant":
+        body |= _own_fields(message, provider, is_openai=is_openai, speaks=speaks)
     return body
+
+
+_SIGNATURES = ("extra_content", "thought_signature")
+
+
+def _own_fields(message: Message, provider: str, *, is_openai: bool, speaks: bool) -> dict[str, Any]:
+    """Return the fields that the provider sent beside the content of `message`, and wants back.
+
+    OpenAI rejects signatures. It takes the id of a sound instead of its words as long as it keeps the sound, if the
+    request asks for sound again.
+    """
+    own: dict[str, Any] = {}
+    for part in message.parts:
+        if isinstance(part, ProviderPart) and kind_of(part, provider) == "own fields":
+            own |= part.data
+    if is_openai:
+        match own.get("audio"):
+            case {"id": str(id), "expires_at": int(until)} if speaks and until > time.time():
+                return {"audio": {"id": id}, "content": None}
+            case _:
+                return {}
+    return {name: own[name] for name in _SIGNATURES if name in own}
 
 
 def _content(message: Message) -> Any:
@@ -137,7 +165,7 @@ def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str
         custom = {"name": call.name, "input": call.arguments["input"]}
         return {"id": call.id, "type": "custom", "custom": custom}
     arguments = call.raw_arguments or json_text(call.arguments)
-    signed = {"extra_content": own["extra_content"]} if with_details and own.get("extra_content") else {}
+    signed = {name: own[name] for name in _SIGNATURES if with_details and own.get(name)}
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **signed}
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +14,8 @@ import msgspec
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._usage_and_metadata import costs_beside, metadata_of, to_usage
 from rxllm.adapters.openai_responses.frames import USAGE, Frame, Item, as_item, as_items, to_item
-from rxllm.adapters.openai_responses.output import Output
-from rxllm.values import AdapterError, FinishReason, Message, StreamError
+from rxllm.adapters.openai_responses.output import Handler, Output
+from rxllm.values import AdapterError, FinishReason, LLMError, Message, StreamError
 from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
@@ -33,7 +33,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
 
 NAMED = frozenset({"response.created", "response.queued", "response.in_progress"})
 ENDED = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
-_HANDLERS: dict[str, Callable[[Output, Frame, bytes], None]] = {
+_HANDLERS: dict[str, Handler] = {
     "response.output_item.added": Output.on_item_added,
     "response.output_item.done": Output.on_item_done,
     "response.content_part.added": Output.on_part_added,
@@ -101,7 +101,7 @@ class ResponsesDecoder(FrameDecoder):
             self.blocks.raw(_raw_kind(frame), read_json(data))
         handler = _HANDLERS.get(frame.type)
         if handler is not None:
-            handler(self._output, frame, data)
+            self._output.receive(handler, frame, data)
         elif frame.type in ENDED:
             self._complete(to_item(frame.response), {"copilot_usage": frame.copilot_usage})
         elif frame.type not in NAMED and frame.type not in _SILENT:
@@ -135,6 +135,14 @@ class ResponsesDecoder(FrameDecoder):
         reason = str(as_item(response.get("incomplete_details")).get("reason") or status)
         self.blocks.finish(FINISH_REASONS.get(reason, "other"), reason)
         self.blocks.end(over=True)
+
+    def fail(self, error: LLMError) -> None:
+        self._output.flush()
+        super().fail(error)
+
+    def end(self, *, over: bool) -> None:
+        self._output.flush()
+        super().end(over=over)
 
     def _fail_on(self, payload: Item) -> None:
         error = self.error_of(payload)

@@ -8,7 +8,9 @@
    ``response.output_item.done`` has arrived.
 3. Each text or thought is a block. If a block is interrupted, the rest becomes a new block. A part that was not
    announced continues the open block.
-4. A call to a tool that the provider runs has the metadata ``{"server": True}``. The whole item becomes a part of the
+4. A call or a thought that begins before an earlier thought is done waits for it, so that the message has them in the
+   order in which the next request must send them. Some gateways end a thought last.
+5. A call to a tool that the provider runs has the metadata ``{"server": True}``. The whole item becomes a part of the
    message.
 """
 
@@ -38,6 +40,9 @@ from rxllm.values import ProviderPart
 from rxllm.values.json_text import json_text, read_json
 from rxllm.wire.event_order import Blocks
 
+_MOST_AWAITED = 100
+"""The most indices and ids of items that wait. More arrive only from a server that means harm."""
+
 
 class Output:
     """Collects the output items of a response. `offered` contains the names of the request's tools."""
@@ -54,9 +59,47 @@ class Output:
         self._open_id = ""
         self._begun: Counter[str] = Counter()  # how many blocks have had each id, ignoring suffixes
         self._sources: set[str] = set()
+        self._thinking: list[Slot] = []  # the thoughts that are not done
+        self._waiting: list[tuple[Handler, Frame, bytes]] = []  # the frames of items that wait for a thought
+        self._awaited: set[int | str] = set()  # the indices and ids of these items
+
+    def receive(self, handler: Handler, frame: Frame, data: bytes) -> None:
+        """Pass a frame to its `handler`, which is a method of this class."""
+        if self._thinking and self._must_wait(handler, frame):
+            self._waiting.append((handler, frame, data))
+            return
+        handler(self, frame, data)
+        if self._waiting and not self._thinking:
+            self._release()
+
+    def _must_wait(self, handler: Handler, frame: Frame) -> bool:
+        item = to_item(frame.item)
+        keys = {key for key in (frame.output_index, frame.item_id, item_id(item)) if key not in (None, "")}
+        is_new = handler is Output.on_item_added and (is_call(item) or item.get("type") == "reasoning")
+        if is_new and len(self._awaited) < _MOST_AWAITED:
+            self._awaited |= keys
+        return not keys.isdisjoint(self._awaited)
+
+    def _release(self) -> None:
+        waiting, self._waiting, self._awaited = self._waiting, [], set()
+        for each in waiting:
+            self.receive(*each)
+
+    def flush(self) -> None:
+        """Read the frames that still wait for a thought."""
+        while self._waiting:
+            self._thinking = []
+            self._release()
 
     def finish(self, items: Sequence[Item]) -> None:
         """End all `items` of the final response that were not already ended by a frame."""
+        for item in items if self._waiting else ():
+            slot = self._slot_of(item)
+            if slot is not None and slot in self._thinking:
+                self._end_item(slot, item)
+                if not self._thinking:
+                    self._release()
+        self.flush()
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
         # If an item's id has changed, the item belongs to the next unmatched slot of the same kind.
@@ -184,6 +227,8 @@ class Output:
             self._by_id[slot.id] = slot
         if is_call(item):
             self._begin_call(slot, item)
+        elif slot.kind == "reasoning":
+            self._thinking.append(slot)
         elif "call_id" in item:  # the item is the result of a call
             slot.call = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
@@ -211,6 +256,8 @@ class Output:
         if slot.is_done:
             return
         slot.is_done = True
+        if slot in self._thinking:
+            self._thinking.remove(slot)
         if slot.tool:
             self._end_call(slot, item)
         elif slot.kind == "message":
@@ -266,6 +313,10 @@ class Output:
         self._add_sources(call_sources(item))
         for file in call_files(item):
             self._blocks.file(file)
+
+
+Handler = Callable[[Output, Frame, bytes], None]
+"""Reads one type of frame. It is a method of `Output`."""
 
 
 class Slot:

@@ -84,3 +84,10 @@ def test_raw_chunks_come_before_their_events():
 def test_an_error_event_of_odd_json():
     error = said(sse(HI) + b'event: error\ndata: "out of order"\n\n')[1].error
     assert error == AdapterError("unknown", "out of order", provider="google")
+
+
+def test_the_token_with_which_an_answer_goes_on_is_kept() -> None:
+    frame = data([{"text": "Hi"}], "CONTINUATION")
+    frame["candidates"][0]["continuationToken"] = "TOK"
+    response = said(sse(frame))[1]
+    assert (response.output_text, response.metadata["continuation_token"]) == ("Hi", "TOK")

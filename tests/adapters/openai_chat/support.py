@@ -32,15 +32,15 @@ HI = chunk({"content": "Hi"})
 STOP = chunk({}, "stop")
 
 
-def decode(*reads: bytes):
-    decoder = ChatDecoder()
+def decode(*reads: bytes, decoder: ChatDecoder | None = None):
+    decoder = decoder or ChatDecoder()
     events = [event for read in reads for event in decoder.feed(read)]
     return events + decoder.close()
 
 
-def said(body: bytes):
+def said(body: bytes, decoder: ChatDecoder | None = None):
     """The events but for the last, and the response that they fold to."""
-    events = decode(body)
+    events = decode(body, decoder=decoder)
     lawful(events)
     state = StreamCollector()
     for event in events:

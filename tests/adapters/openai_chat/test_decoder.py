@@ -33,9 +33,9 @@ TWO_CALLS_DELTAS = [
     STARTED,
     ToolCallStarted("a", "f"),
     ToolCallDelta("a", '{"x":1}'),
+    ToolCallCompleted("a", "f", {"x": 1}, '{"x":1}'),
     ToolCallStarted("b", "f"),
     ToolCallDelta("b", '{"x":2}'),
-    ToolCallCompleted("a", "f", {"x": 1}, '{"x":1}'),
     ToolCallCompleted("b", "f", {"x": 2}, '{"x":2}'),
 ]
 

@@ -6,8 +6,19 @@ import msgspec
 import pytest
 
 from rxllm.adapters._usage_and_metadata import to_usage
+from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.adapters.openai_responses.frames import USAGE
-from rxllm.events import FileAdded, PartAdded, RawChunk, SourceAdded, ThinkingCompleted, ToolCallCompleted, ToolProgress
+from rxllm.events import (
+    FileAdded,
+    PartAdded,
+    RawChunk,
+    SourceAdded,
+    TextDelta,
+    ThinkingCompleted,
+    ToolCallCompleted,
+    ToolCallStarted,
+    ToolProgress,
+)
 from rxllm.values import ProviderPart, TextPart, ThinkingPart, ToolCallPart, Usage
 from tests.adapters.openai_responses.support import (
     CLIENT,
@@ -17,6 +28,7 @@ from tests.adapters.openai_responses.support import (
     HI_DONE,
     WHOLE,
     added,
+    begun,
     decode,
     delta,
     done,
@@ -76,17 +88,56 @@ def test_summaries_are_blocks_and_the_last_one_is_signed():
     assert of(ThinkingCompleted, whole(thought)) == expected
 
 
-def test_a_thought_that_a_call_cut_short_loses_nothing():
+def test_a_call_waits_for_the_thought_before_it():
     thought = item("reasoning", summary=[{"type": "summary_text", "text": "a"}], encrypted_content="x")
     call = {"type": "function_call", "id": "j", "call_id": "c", "name": "f", "arguments": "{}"}
     body = added(0, item("reasoning")) + delta("reasoning_summary_text", 0, "i", "a", summary_index=0)
     folded = said(CREATED + body + added(1, call) + done(1, call) + done(0, thought) + COMPLETED)[1]
     assert folded.message is not None
     assert folded.message.parts == (
-        ThinkingPart("a"),
+        ThinkingPart("a", None, {"provider": "openai", "item": thought}),
         ToolCallPart("c"),
-        ThinkingPart("", None, {"provider": "openai", "item": thought}),
     )
+
+
+def thought(id: str) -> dict[str, Any]:
+    return {"type": "reasoning", "id": id, "summary": [], "encrypted_content": f"secret {id}"}
+
+
+CALL = {"type": "function_call", "id": "j", "call_id": "c", "name": "f", "arguments": "{}"}
+
+
+@pytest.mark.parametrize("ends", [("i", "k"), ("k", "i")])
+@pytest.mark.parametrize("finished", [True, False], ids=["each is done", "the last frame has them"])
+def test_a_call_waits_for_all_the_thoughts_before_it(ends: tuple[str, str], finished: bool) -> None:
+    body = added(0, {**thought("i"), "encrypted_content": None}) + added(1, {**thought("k"), "encrypted_content": None})
+    body += added(2, CALL) + delta("function_call_arguments", 2, "j", "{}") + done(2, CALL)
+    body += b"".join(done({"i": 0, "k": 1}[id], thought(id)) for id in ends) if finished else b""
+    events, response = said(CREATED + body + response_of([thought("i"), thought("k"), CALL]))
+    data = [{"provider": "openai", "item": thought(id)} for id in ("i", "k")]
+    assert response.message.parts == (*(ThinkingPart("", None, each) for each in data), ToolCallPart("c"))
+    assert [type(event) for event in events if isinstance(event, ToolCallStarted | ToolCallCompleted)] == [
+        ToolCallStarted,
+        ToolCallCompleted,
+    ]
+
+
+def test_text_does_not_wait_for_a_thought() -> None:
+    decoder = ResponsesDecoder()
+    body = added(0, thought("i")) + begun(1, "m1") + delta("output_text", 1, "m1", "Hi")
+    assert TextDelta("Hi", "m1") in decoder.feed(CREATED + body)
+
+
+@pytest.mark.parametrize("end", [b"", frame("error", message="it broke")], ids=["cut", "an error"])
+def test_a_call_that_waits_is_not_lost_with_the_stream(end: bytes) -> None:
+    body = added(0, thought("i")) + added(1, CALL) + delta("function_call_arguments", 1, "j", "{}")
+    events, response = said(CREATED + body + end)
+    assert response.error is not None
+    assert [event.id for event in events if isinstance(event, ToolCallStarted)] == ["c"]
+
+
+def response_of(items: list[dict[str, Any]]) -> bytes:
+    return response("completed", output=items)
 
 
 def test_the_thoughts_of_open_models_are_text():
