@@ -22,8 +22,8 @@ class ThinkTags:
     """
 
     def __init__(self) -> None:
-        self._state = "start"  # then "thinking", "between" and "text"
-        self._held = ""
+        self._state: str = "start"  # then "thinking", "between" and "text"
+        self._held: str = ""
 
     @property
     def is_over(self) -> bool:
