@@ -36,6 +36,10 @@ class OpenAIChat(HTTPAdapter):
     ``Request.options`` is merged into the body. An option that is None removes the field. To request log-probabilities,
     pass ``{"logprobs": True, "top_logprobs": 2}``. They arrive in ``Response.metadata["logprobs"]``.
 
+    Some servers leave a model's thinking in its text. Unless the server is OpenAI's, an answer that begins with
+    ``<think>`` has thinking up to ``</think>``. An answer that is spoken has its words as text, and its sound in a
+    ``FileAdded`` at the end.
+
     ``Tool("patch", metadata={"openai": {"type": "custom"}})`` is a custom tool. The model calls it with free text. Its
     handler receives ``{"input": ...}``.
     """
