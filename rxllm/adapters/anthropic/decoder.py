@@ -126,7 +126,7 @@ class MessagesDecoder(FrameDecoder):
         self._finish(message, message)
 
     def _finish(self, frame: MessageFrame, end: MessageFrame | Delta | None) -> None:
-        costs = costs_beside({"provider_metadata": frame.provider_metadata})
+        costs = costs_beside({"provider_metadata": frame.provider_metadata}) if frame.provider_metadata else {}
         counters = costs | {name: count for name, count in (frame.usage or {}).items() if self._counts(name, count)}
         if counters:
             self._usage |= counters
@@ -143,7 +143,7 @@ class MessagesDecoder(FrameDecoder):
 
     def _counts(self, name: str, count: Any) -> bool:
         """Return whether `count` may replace the counter: no odd value replaces a number."""
-        return count is not None and (whole(self._usage.get(name)) is None or whole(count) is not None)
+        return type(count) is int or (count is not None and whole(self._usage.get(name)) is None)
 
     def fail(self, error: LLMError) -> None:
         self._content.flush()

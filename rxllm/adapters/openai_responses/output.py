@@ -73,6 +73,8 @@ class Output:
             self._release()
 
     def _must_wait(self, handler: Handler, frame: Frame) -> bool:
+        if not self._awaited and handler is not Output.on_item_added:
+            return False
         item = to_item(frame.item)
         keys = {key for key in (frame.output_index, frame.item_id, item_id(item)) if key not in (None, "")}
         is_new = handler is Output.on_item_added and (is_call(item) or item.get("type") == "reasoning")
