@@ -14,16 +14,11 @@ from rxllm.events import EVENT_CLASSES
 from rxllm.pipelines import ChatOptions
 from rxllm.telemetry import CallDetails, Telemetry
 from tests import operators_page, options_page
+from tests.pages import DOCS, anchors, blocks
 from tests.programs import python
 
-DOCS = Path(__file__).parent.parent / "docs"
 DECISIONS = DOCS.parent / "DECISIONS.md"
 PAGES = sorted(DOCS.glob("*.md"))
-
-
-def blocks(text: str, language: str) -> list[str]:
-    """The blocks of one language, in order. A page's setup is a block in a comment, which readers do not see."""
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.mark.judges
@@ -83,12 +78,6 @@ def test_what_a_page_points_to_exists(page: Path) -> None:
         target = DOCS / link if link else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), f"{link}#{anchor}"
-
-
-def anchors(page: Path) -> set[str]:
-    """The names that GitHub gives the headings of a page."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_pages_link_every_word_of_the_glossary() -> None:

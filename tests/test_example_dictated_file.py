@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat
-from tests.operators.test_veto_on_wires import of_chat, pieces_of
+from tests.operators.support import of_chat, pieces_of
 from tests.programs import EXAMPLES, python
 
 pytestmark = pytest.mark.judges

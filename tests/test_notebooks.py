@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.notebooks import FOLDER, executed
-from tests.test_docs import anchors
+from tests.pages import anchors
 
 pytestmark = pytest.mark.judges
 

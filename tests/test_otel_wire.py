@@ -27,7 +27,7 @@ from opentelemetry.util.genai.types import (
 import rxllm
 from rxllm import Engine, Fake, OpenAIChat, RetryPolicy, ToolCall, Usage, otel, web
 from rxllm.testing.loopback import DONE, Loopback, Reply, chat, chat_chunk, chat_finish
-from tests.test_otel import DOUBLE, Seen, double
+from tests.spans import DOUBLE, Seen, double
 
 pytestmark = pytest.mark.sockets
 

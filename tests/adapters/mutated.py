@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
+
+from rxllm import Request
+from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
+from rxllm.events import Event
+from rxllm.http import Decoder
+from tests.adapters import streams
 
 ODD = (
     *("null", "true", "0", "-1", "7", "1.5", "1e999", "NaN", "-Infinity", "1" * 30, "1" * 5000),
@@ -94,3 +100,21 @@ def _places(data: Any) -> Iterator[tuple[Any, Any]]:
             yield inside, key
             if isinstance(item, dict | list):
                 left.append(item)
+
+
+Make = Callable[[bool], Decoder]
+
+
+DECODERS: dict[str, tuple[Make, Sequence[bytes]]] = {
+    "openai-chat": (lambda raw: OpenAIChat().decoder(Request(), raw=raw), streams.CHAT),
+    "openai-completions": (lambda raw: OpenAIChat().decoder(Request(), raw=raw), streams.COMPLETIONS),
+    "openai-responses": (lambda raw: OpenAIResponses().decoder(Request(), raw=raw), streams.RESPONSES),
+    "anthropic-messages": (lambda raw: Anthropic().decoder(Request(), raw=raw), streams.ANTHROPIC),
+    "gemini": (lambda raw: Gemini().decoder(Request(), raw=raw), streams.GEMINI),
+    "ollama-chat": (lambda raw: Ollama().decoder(Request(), raw=raw), streams.OLLAMA),
+}
+
+
+def decode(make: Make, raw: bool, *reads: bytes) -> list[Event]:
+    decoder = make(raw)
+    return [event for read in reads for event in decoder.feed(read)] + decoder.close()

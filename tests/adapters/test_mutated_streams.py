@@ -5,7 +5,7 @@ Hypothesis puts odd values, lines and bytes into streams that were written by ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
@@ -13,37 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rxllm import LLMError, Request
-from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
+from rxllm.adapters import OpenAIChat
 from rxllm.adapters.local.tools import CallDecoder
 from rxllm.collector import StreamCollector
-from rxllm.events import ErrorEvent, Event
-from rxllm.http import Decoder
+from rxllm.events import ErrorEvent
 from rxllm.serializer import from_json, to_json
 from rxllm.testing import cut
 from tests.adapters import streams
-from tests.adapters.mutated import mutant, mutants
+from tests.adapters.mutated import DECODERS, Make, decode, mutant, mutants
 from tests.corpus import recordings
 from tests.examples import examples
 from tests.wire.lawful import lawful
 
-Make = Callable[[bool], Decoder]
-
-DECODERS: dict[str, tuple[Make, Sequence[bytes]]] = {
-    "openai-chat": (lambda raw: OpenAIChat().decoder(Request(), raw=raw), streams.CHAT),
-    "openai-completions": (lambda raw: OpenAIChat().decoder(Request(), raw=raw), streams.COMPLETIONS),
-    "openai-responses": (lambda raw: OpenAIResponses().decoder(Request(), raw=raw), streams.RESPONSES),
-    "anthropic-messages": (lambda raw: Anthropic().decoder(Request(), raw=raw), streams.ANTHROPIC),
-    "gemini": (lambda raw: Gemini().decoder(Request(), raw=raw), streams.GEMINI),
-    "ollama-chat": (lambda raw: Ollama().decoder(Request(), raw=raw), streams.OLLAMA),
-}
-
 LONGEST = 50_000
 """Recorded streams of more bytes are left out: there is nothing in them that shorter ones have not."""
-
-
-def decode(make: Make, raw: bool, *reads: bytes) -> list[Event]:
-    decoder = make(raw)
-    return [event for read in reads for event in decoder.feed(read)] + decoder.close()
 
 
 def assert_holds(make: Make, body: bytes, raw: bool, places: Sequence[float]) -> None:

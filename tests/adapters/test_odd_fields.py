@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rxllm import OpenAIChat, Request
 from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event, TextDelta
+from tests.adapters.mutated import DECODERS, Make, decode
 from tests.adapters.streams import ndjson, sse
-from tests.adapters.test_mutated_streams import DECODERS, Make, decode
 from tests.corpus import recordings
 
 ODD: list[Any] = [7, True, "odd", ["odd"], {"odd": "odd"}]

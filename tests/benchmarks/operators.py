@@ -28,7 +28,7 @@ def measure(effort: Effort) -> list[Table]:
     """Nanoseconds per event, the cheapest first."""
     table = Table("e", "What an operator adds, ns per event", ["operator", "ns", "of a bare source's"])
     try:
-        from tests.operators.test_contract import OPERATORS
+        from tests.operators.contracts import OPERATORS
     except ModuleNotFoundError as error:
         table.notes.append(f"skipped: {error.name} is not installed")
         return [table]

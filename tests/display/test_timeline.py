@@ -31,7 +31,7 @@ from rxllm.testing import Cassette, record, simulate, timed_file
 from rxllm.values import Labelled, Timed
 from tests.examples import examples
 from tests.laws import scripts
-from tests.laws.test_laws import engine
+from tests.laws.support import engine
 
 SVG = "{http://www.w3.org/2000/svg}"
 

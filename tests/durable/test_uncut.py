@@ -18,7 +18,7 @@ from rxllm.events import StepRestarted
 from rxllm.telemetry import RetryAttempt
 from rxllm.testing.loopback import STALL, Loopback, Pause, Reply, Request
 from tests.adapters.openai_responses.keeping import Keeper, call, number, number_of, text
-from tests.adapters.openai_responses.test_decoder import COMPLETED, CREATED
+from tests.adapters.openai_responses.support import COMPLETED, CREATED
 from tests.durable import uncut
 from tests.durable.support import forked, in_loop, take_over
 from tests.examples import share

@@ -22,7 +22,7 @@ def main() -> None:
     elif asked.write_tests:
         collected.write()
     elif asked.write_faults:
-        from tests.testing.test_planted_faults import FAULTS, found
+        from tests.testing.planted import FAULTS, found
 
         table = {name: found(fault) for name, fault in FAULTS.items()}
         (files.FOLDER / "planted_faults.json").write_text(json.dumps(table, indent=1) + "\n")

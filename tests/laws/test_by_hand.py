@@ -19,7 +19,7 @@ from rxllm.runtime import Stream
 from rxllm.values import Call
 from tests.examples import examples
 from tests.laws import scripts
-from tests.laws.test_laws import AT_ONCE, engine, events_of, law, outcome, unordered
+from tests.laws.support import AT_ONCE, engine, events_of, law, outcome, unordered
 
 PAGE = (Path(__file__).parents[2] / "docs" / "by_hand.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

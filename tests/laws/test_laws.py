@@ -7,13 +7,13 @@ from functools import reduce
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reactivex import from_iterable
 
 import rxllm
-from rxllm import Engine, RetryPolicy, serializer
 from rxllm import operators as ops
+from rxllm import serializer
 from rxllm.collector import StreamCollector
 from rxllm.events import (
     ChatCompleted,
@@ -31,35 +31,9 @@ from rxllm.events import (
 )
 from rxllm.runtime import Stream
 from rxllm.testing import strategies
-from tests.examples import examples
 from tests.laws import scripts
 from tests.laws.scripts import fake
-
-law = settings(deadline=None, max_examples=examples(100))
-AT_ONCE = RetryPolicy(max_attempts=2, base_delay=0.0, jitter=0.0)
-
-
-def engine(script: list[list[Any]]) -> Engine:
-    return Engine(fake(script), tools=tuple(scripts.TOOLS), retry=AT_ONCE)
-
-
-def outcome(source: Stream[Any]) -> Any:
-    """The last item, or the error."""
-    try:
-        return source.run()
-    except Exception as error:
-        return error if isinstance(error, rxllm.LLMError) else repr(error)
-
-
-def events_of(source: Stream[Event]) -> list[Event]:
-    """All events; a raised error is one too, so that failing streams can be compared."""
-    return list(source.pipe(ops.errors_as_events()))
-
-
-def unordered(events: list[Event]) -> list[str]:
-    """Tools run at once, so the events of several come in any order."""
-    return sorted(map(repr, events))
-
+from tests.laws.support import engine, events_of, law, outcome, unordered
 
 # The fold
 

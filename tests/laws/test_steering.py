@@ -30,9 +30,8 @@ from rxllm.events import (
 from rxllm.runtime import Stream
 from tests.examples import examples
 from tests.laws import scripts
+from tests.laws.support import check_laws, engine
 from tests.laws.test_by_hand import TURNS, hand
-from tests.laws.test_laws import engine
-from tests.laws.test_unfold import check_laws
 
 law = settings(deadline=None, max_examples=examples(150))
 THREAD = Thread((user("Hi"),))

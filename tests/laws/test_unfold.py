@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from rxllm.adapters.ollama.decoder import OllamaDecoder
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.collector import StreamCollector
-from rxllm.collector.event_rules import EventRules
 from rxllm.events import (
     ChatCompleted,
     ErrorEvent,
@@ -45,49 +43,9 @@ from rxllm.values import Message, StreamError, Thread, Usage, user
 from tests.corpus import recordings
 from tests.examples import examples
 from tests.laws import scripts
+from tests.laws.support import THREAD, check_laws, fold
 
 law = settings(deadline=None, max_examples=examples(100))
-THREAD = Thread((user("Hi"),))
-DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
-
-
-def fold(events: Sequence[Event], state: StreamCollector | None = None) -> StreamCollector:
-    return reduce(StreamCollector.apply_event, events, StreamCollector(THREAD) if state is None else state)
-
-
-def check_laws(events: Sequence[Event], cut: int, *, lawful: bool = True) -> list[Event]:
-    """Check both laws at `cut`, and return the unfolded state."""
-    before, rest = events[:cut], events[cut:]
-    state = fold(before)
-    unfolded = state.to_events()
-    again = fold(unfolded)
-    assert again == state
-    assert again.to_events() == unfolded
-    assert fold(rest, again) == fold(events)
-    assert projections(fold(rest, again)) == projections(fold(events))
-    if lawful:
-        check_lawful([*unfolded, *rest])
-        assert len(unfolded) <= length_bound(before)
-    return unfolded
-
-
-def projections(state: StreamCollector) -> Any:
-    return state.to_response(), state.to_step_result(), state.to_chat_result(), state.to_events()
-
-
-def check_lawful(events: Sequence[Event]) -> None:
-    rules = EventRules()
-    for event in events:
-        rules.feed(event)
-
-
-def length_bound(events: Sequence[Event]) -> int:
-    """As many as there are without deltas, and one delta for each block and call; the fold keeps one usage a step."""
-    owned = [(event.path, event.event) if isinstance(event, Nested) else ((), event) for event in events]
-    others = [event for _, event in owned if not isinstance(event, DELTAS)]
-    blocks = {(path, type(event), event.id) for path, event in owned if isinstance(event, DELTAS)}
-    completed = sum(isinstance(event, TextCompleted | ThinkingCompleted | ToolCallCompleted) for event in others)
-    return len(others) + len(blocks) + completed
 
 
 cuts = st.floats(0, 1)

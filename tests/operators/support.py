@@ -13,7 +13,7 @@ import rxllm
 from rxllm import operators as ops
 from rxllm import tool
 from rxllm.events import Event, StepCompleted, TextDelta, ToolCallCompleted, ToolCallDelta, ToolCallStarted
-from rxllm.testing.loopback import DONE, Loopback, Reply, chat_chunk, chat_finish
+from rxllm.testing.loopback import DONE, Loopback, Reply, chat_chunk, chat_event, chat_finish
 from rxllm.values import StepResult, Tool, ToolError
 from tests.waiting import PATIENCE
 
@@ -112,3 +112,27 @@ class Dictation:
             yield ToolCallCompleted(self.id, "save", json.loads(raw), raw)
         finally:
             self.is_closed = True
+
+
+def of_chat(pieces: list[str]) -> list[bytes]:
+    """The frames of a response of OpenAI's chat API that says something and calls `save`."""
+
+    def call(**function: str) -> bytes:
+        own = {"id": "call_1", "type": "function"} if "name" in function else {}
+        return chat_event({"tool_calls": [{"index": 0, **own, "function": function}]})
+
+    begun = [chat_chunk("I save it. "), call(name="save", arguments="")]
+    return [*begun, *(call(arguments=piece) for piece in pieces), chat_finish("tool_calls"), DONE]
+
+
+def pieces_of(text: str, path: str = "/etc/passwd") -> list[str]:
+    whole = json.dumps({"path": path, "text": text})
+    return [whole[:20], *whole[20:-2], whole[-2:]]
+
+
+@tool(eager=True)
+async def save(path: str, text: rxllm.Stream[str]) -> str:
+    """A tool that refuses a path."""
+    if path.startswith("/"):
+        raise ToolError("handler_raised", f"{path} is not in the folder")
+    return "".join([piece async for piece in text])

@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rxllm
-from rxllm import Thread, ToolError, tool
+from rxllm import Thread
 from rxllm.events import Event
-from rxllm.testing.loopback import DONE, STALL, Loopback, Reply, chat_chunk, chat_event, chat_finish
+from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import Call
 from tests.adapters.sdk import assert_fits
 from tests.closing import assert_closes
 from tests.examples import examples
+from tests.operators.support import of_chat, pieces_of, save
 
 LINES = 500
 """The number of pieces that the model would send, each in a frame of its own."""
@@ -28,17 +29,6 @@ LINES = 500
 
 def frame(type: str, **fields: Any) -> bytes:
     return f"event: {type}\ndata: {json.dumps({'type': type, **fields})}\n\n".encode()
-
-
-def of_chat(pieces: list[str]) -> list[bytes]:
-    """The frames of a response of OpenAI's chat API that says something and calls `save`."""
-
-    def call(**function: str) -> bytes:
-        own = {"id": "call_1", "type": "function"} if "name" in function else {}
-        return chat_event({"tool_calls": [{"index": 0, **own, "function": function}]})
-
-    begun = [chat_chunk("I save it. "), call(name="save", arguments="")]
-    return [*begun, *(call(arguments=piece) for piece in pieces), chat_finish("tool_calls"), DONE]
 
 
 def of_anthropic(pieces: list[str]) -> list[bytes]:
@@ -87,19 +77,6 @@ WIRES: dict[str, tuple[Any, Any]] = {
     "responses": (rxllm.OpenAIResponses, of_responses),
     "anthropic": (rxllm.Anthropic, of_anthropic),
 }
-
-
-def pieces_of(text: str, path: str = "/etc/passwd") -> list[str]:
-    whole = json.dumps({"path": path, "text": text})
-    return [whole[:20], *whole[20:-2], whole[-2:]]
-
-
-@tool(eager=True)
-async def save(path: str, text: rxllm.Stream[str]) -> str:
-    """A tool that refuses a path."""
-    if path.startswith("/"):
-        raise ToolError("handler_raised", f"{path} is not in the folder")
-    return "".join([piece async for piece in text])
 
 
 @pytest.mark.sockets

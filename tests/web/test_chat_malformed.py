@@ -14,8 +14,8 @@ from rxllm import Engine, Fake, Session, tool, web
 from rxllm.session import MemorySessions
 from tests.examples import examples
 from tests.web.chats import browser
+from tests.web.malformed import GOOD, HOSTILE_IDS, ID, SHAPES, STORED, WAITS, without
 from tests.web.mutations import Mutations, halted
-from tests.web.test_malformed_requests import GOOD, HOSTILE_IDS, ID, SHAPES, STORED, WAITS, without
 
 SECRET = "the-secret-of-another-conversation"
 PROTOCOL: dict[str, Any] = {"from_ui": "ui", "from_ag_ui": "ag-ui"}

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from tests.test_docs import DOCS, blocks, python
+from tests.pages import DOCS, blocks
+from tests.programs import python
 
 CHECK = """
 kept = durable.open_runs("more.db", {"answer": build_answer})  # the page has closed its own
