@@ -22,7 +22,7 @@ EXEMPT = ("tests/live/", "tests/benchmarks/", "tests/waiting.py", "tests/clocks.
 
 REASONS = {
     "tests/testing/test_adapter_faults.py": "an adapter that blocks longer than the kit allows",
-    "tests/testing/test_planted_faults.py": "an adapter that blocks longer than the kit allows",
+    "tests/testing/planted.py": "an adapter that blocks longer than the kit allows",
 }
 """The files that may have one place, and why."""
 
