@@ -33,6 +33,7 @@ import mimetypes
 import re
 from collections import Counter
 from collections.abc import Mapping, Set
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -47,10 +48,12 @@ from rxllm.values import (
     SourcePart,
     TextPart,
     ThinkingPart,
+    ToolCall,
     ToolCallPart,
     ValidationError,
 )
 from rxllm.values.argument_checks import must_be
+from rxllm.values.json_text import UNREADABLE, decode_json, json_text, read_arguments
 
 _log = logging.getLogger("rxllm")
 
@@ -230,6 +233,28 @@ def _suggest_remedy(part: Part, kind: str, carried: Set[str], carried_for_users:
             return f"remove it, or send it to {owner}"
         case _:
             return "remove it"
+
+
+def sent_arguments(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments of an earlier call, as an object.
+
+    Servers refuse a thread with any other arguments, and with it every later request. For invalid JSON, Anthropic's
+    docs suggest the object that is returned here.
+
+    >>> sent_arguments(ToolCall("c1", "add", '{"x": '))
+    {'INVALID_JSON': '{"x": '}
+    """
+    if not call.arguments and call.raw_arguments and read_arguments(call.raw_arguments) is None:
+        return {"INVALID_JSON": call.raw_arguments}
+    return call.arguments
+
+
+def sent_arguments_text(call: ToolCall) -> str:
+    """Return the arguments of an earlier call as text: the model's own text, if it is an object in standard JSON."""
+    with suppress(*UNREADABLE):
+        if call.raw_arguments and isinstance(decode_json(call.raw_arguments), dict):
+            return call.raw_arguments
+    return json_text(sent_arguments(call))
 
 
 _SCHEMA_FIELDS = ("type", "name", "description", "strict", "schema")

@@ -17,7 +17,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from rxllm.adapters._requests import Carries, invalid_field, mime_type_of, response_format, select_parts
+from rxllm.adapters._requests import (
+    Carries,
+    invalid_field,
+    mime_type_of,
+    response_format,
+    select_parts,
+    sent_arguments,
+)
 from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS
 from rxllm.values import (
     FilePart,
@@ -361,14 +368,7 @@ def _tool_call(call: ToolCall, provider: str) -> list[Block]:
     if is_server and (not own or call.metadata.get("error")):
         return []
     id = call.id if is_server else _clean_id(call.id)
-    return [{"type": "tool_use", "id": id, "name": call.name, "input": _call_arguments(call), **own}]
-
-
-def _call_arguments(call: ToolCall) -> dict[str, Any]:
-    # The API requires an object. For invalid JSON, its docs suggest the object that is returned here.
-    if call.metadata.get("error") and not call.arguments and call.raw_arguments:
-        return {"INVALID_JSON": call.raw_arguments}
-    return call.arguments
+    return [{"type": "tool_use", "id": id, "name": call.name, "input": sent_arguments(call), **own}]
 
 
 def _clean_id(id: str) -> str:

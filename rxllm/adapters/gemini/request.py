@@ -23,6 +23,7 @@ from rxllm.adapters._requests import (
     mime_type_of,
     response_format,
     select_parts,
+    sent_arguments,
     without_none,
 )
 from rxllm.adapters.gemini.frames import PROVIDER
@@ -41,7 +42,7 @@ from rxllm.values import (
     ToolCallPart,
     ValidationError,
 )
-from rxllm.values.json_text import read_arguments
+from rxllm.values.json_text import read_object
 
 UNSIGNED = "skip_thought_signature_validator"
 """The signature to send with a call that Gemini did not make.
@@ -247,7 +248,7 @@ def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
     if call.metadata.get("server"):
         return []  # Gemini's own calls are sent back as parts
     own: dict[str, Any] = call.metadata.get(PROVIDER) or {}
-    function = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
+    function = {"name": call.name, "args": sent_arguments(call), **({"id": own["id"]} if own.get("id") else {})}
     signature = own.get("thoughtSignature")
     return [{"functionCall": function, **({"thoughtSignature": signature} if signature else {})}]
 
@@ -267,5 +268,5 @@ def _response(message: Message) -> dict[str, Any]:
     # According to the docs, anything other than an object must be wrapped in ``output``.
     if isinstance(message.content, dict):
         return message.content
-    parsed = read_arguments(message.text) if message.text.strip() else None
+    parsed = read_object(message.text)
     return {"output": message.text} if parsed is None else parsed

@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rxllm.adapters._requests import Carries, invalid_field, merge, response_format, select_parts, without_none
+from rxllm.adapters._requests import (
+    Carries,
+    invalid_field,
+    merge,
+    response_format,
+    select_parts,
+    sent_arguments,
+    without_none,
+)
 from rxllm.adapters.ollama.frames import OWN, PROVIDER
 from rxllm.values import ImagePart, Message, Request, ThinkingPart, Tool, ToolCall
 from rxllm.values.json_text import json_text
@@ -81,7 +89,7 @@ def _thinking(message: Message) -> str:
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+    return {"id": call.id, "function": {"name": call.name, "arguments": sent_arguments(call)}}
 
 
 def _select_tools(request: Request) -> Iterable[Tool]:

@@ -10,7 +10,16 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.adapters._requests import Carries, image_url, kind_of, mime_type_of, name_of, response_format, select_parts
+from rxllm.adapters._requests import (
+    Carries,
+    image_url,
+    kind_of,
+    mime_type_of,
+    name_of,
+    response_format,
+    select_parts,
+    sent_arguments_text,
+)
 from rxllm.values import (
     FilePart,
     Image,
@@ -164,9 +173,9 @@ def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str
     if own.get("type") == "custom" and isinstance(call.arguments.get("input"), str):
         custom = {"name": call.name, "input": call.arguments["input"]}
         return {"id": call.id, "type": "custom", "custom": custom}
-    arguments = call.raw_arguments or json_text(call.arguments)
+    function = {"name": call.name, "arguments": sent_arguments_text(call)}
     signed = {name: own[name] for name in _SIGNATURES if with_details and own.get(name)}
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **signed}
+    return {"id": call.id, "type": "function", "function": function, **signed}
 
 
 def _thoughts(message: Message) -> str:

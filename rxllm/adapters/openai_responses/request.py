@@ -19,7 +19,15 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from rxllm.adapters._requests import Carries, image_url, mime_type_of, name_of, response_format, select_parts
+from rxllm.adapters._requests import (
+    Carries,
+    image_url,
+    mime_type_of,
+    name_of,
+    response_format,
+    select_parts,
+    sent_arguments_text,
+)
 from rxllm.adapters.openai_responses.frames import Item, as_item
 from rxllm.values import (
     FilePart,
@@ -244,7 +252,7 @@ def _call_item(call: ToolCall, provider: str) -> Item:
     item = _original_item(call, provider)
     if item.get("type", "function_call") != "function_call":
         return {**item, "call_id": call.id}
-    arguments = call.raw_arguments or json_text(call.arguments)
+    arguments = sent_arguments_text(call)
     return {**item, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
 
 
