@@ -26,6 +26,7 @@ from rxllm.adapters._requests import (
     sent_arguments,
     without_none,
 )
+from rxllm.adapters._sent_schemas import takes_arguments
 from rxllm.adapters.gemini.frames import PROVIDER
 from rxllm.values import (
     FilePart,
@@ -103,7 +104,7 @@ def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
 def _tool(tool: Tool) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": tool.name, "description": tool.description}
     # A function that has no parameters must have no schema.
-    return entry | ({"parametersJsonSchema": tool.schema} if tool.schema.get("properties") else {})
+    return entry | ({"parametersJsonSchema": tool.schema} if takes_arguments(tool.schema) else {})
 
 
 def _tool_config(choice: str | dict[str, Any] | None) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from rxllm.adapters._requests import (
     sent_arguments,
     without_none,
 )
+from rxllm.adapters._sent_schemas import object_schema
 from rxllm.adapters.ollama.frames import OWN, PROVIDER
 from rxllm.values import ImagePart, Message, Request, ThinkingPart, Tool, ToolCall
 from rxllm.values.json_text import json_text
@@ -102,7 +103,7 @@ def _select_tools(request: Request) -> Iterable[Tool]:
 def _tool(tool: Tool) -> dict[str, Any]:
     return {
         "type": "function",
-        "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
+        "function": {"name": tool.name, "description": tool.description, "parameters": object_schema(tool.schema)},
     }
 
 

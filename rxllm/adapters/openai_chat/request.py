@@ -20,6 +20,7 @@ from rxllm.adapters._requests import (
     select_parts,
     sent_arguments_text,
 )
+from rxllm.adapters._sent_schemas import object_schema
 from rxllm.values import (
     FilePart,
     Image,
@@ -215,7 +216,7 @@ def _tool(tool: Tool, provider: str) -> dict[str, Any]:
     custom = _custom(tool, provider)
     if custom is not None:
         return {"type": "custom", "custom": custom}
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    function = {"name": tool.name, "description": tool.description, "parameters": object_schema(tool.schema)}
     return {"type": "function", "function": function}
 
 

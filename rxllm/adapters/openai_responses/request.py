@@ -28,6 +28,7 @@ from rxllm.adapters._requests import (
     select_parts,
     sent_arguments_text,
 )
+from rxllm.adapters._sent_schemas import object_schema
 from rxllm.adapters.openai_responses.frames import Item, as_item
 from rxllm.values import (
     FilePart,
@@ -120,7 +121,7 @@ def _tool(tool: Tool, provider: str) -> Item:
         "type": "function",
         "name": tool.name,
         "description": tool.description,
-        "parameters": tool.schema,
+        "parameters": object_schema(tool.schema),
         "strict": bool(tool.metadata.get("strict")),
     }
 
