@@ -5,9 +5,9 @@
 2. Consecutive messages that have the same role become one turn. Tool results are moved to the start of a user turn.
 3. The API rejects blank text, and whitespace at the end of the thread if the last turn is the assistant's. Both are
    removed.
-4. Parts from other providers are left out. Anthropic's own parts are sent back unchanged, except for unsigned thinking
-   and incomplete calls to server tools, which are left out. To send a file by its id, set the beta header that is
-   described in https://platform.claude.com/docs/en/build-with-claude/files.
+4. Parts from other providers are left out. Anthropic's own parts are sent back unchanged, except for incomplete calls
+   to server tools, unsigned thinking, and thinking at the end of a turn, which are left out. To send a file by its id,
+   set the beta header that is described in https://platform.claude.com/docs/en/build-with-claude/files.
 5. Ids may contain only letters, digits, ``_`` and ``-``. Any other character becomes ``_``.
 """
 
@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from rxllm.adapters._requests import (
     Carries,
+    drop_last_thoughts,
     invalid_field,
     mime_type_of,
     response_format,
@@ -48,6 +49,8 @@ _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", "
 
 # Citations are sent back together with the text that they belong to.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
+
+_THOUGHTS = ("thinking", "redacted_thinking")
 
 CARRIES: Carries = {
     "system": {"text"},
@@ -210,12 +213,13 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
     """
     turns: list[Block] = []
     instructions: list[Block] = []  # to be added after the current turn
-    for message in messages:
+    made = [(message, _mark_cached(message, _blocks_of(message, provider))) for message in messages]
+    drop_last_thoughts(made, lambda block: block["type"] in _THOUGHTS)
+    for message, blocks in made:
         if message.role == "system":
-            instructions += _mark_cached(message, _text_blocks(message))
+            instructions += blocks
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _mark_cached(message, _blocks_of(message, provider))
         if role == "assistant" and blocks:
             _add_instructions(turns, instructions, entries=entries)
             instructions = []
@@ -261,7 +265,7 @@ def cache_control(metadata: Mapping[str, Any]) -> Block:
 def _mark_cached(message: Message, blocks: list[Block]) -> list[Block]:
     # Mark the last block that is not a thinking block, because thinking blocks cannot be marked.
     mark = cache_control(message.metadata)
-    markable = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
+    markable = [block for block in blocks if block["type"] not in _THOUGHTS]
     if mark and markable:
         markable[-1] |= mark
     return blocks
@@ -273,6 +277,8 @@ def _blocks_of(message: Message, provider: str) -> list[Block]:
             return [_tool_result(message, provider)]
         case "assistant":
             return _assistant_blocks(message, provider)
+        case "system":
+            return _text_blocks(message)
         case _:
             return _user_blocks(message, provider)
 

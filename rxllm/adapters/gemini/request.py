@@ -18,6 +18,7 @@ from typing import Any
 
 from rxllm.adapters._requests import (
     Carries,
+    drop_last_thoughts,
     invalid_field,
     merge,
     mime_type_of,
@@ -143,13 +144,15 @@ def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
 
 def contents_of(messages: Iterable[Message], model: str) -> list[dict[str, Any]]:
     contents: list[dict[str, Any]] = []
+    made: list[tuple[Message, list[dict[str, Any]]]] = []
     calls: dict[str, ToolCall] = {}
-    after_result = False
     for message in messages:
         calls |= {call.id: call for call in message.tool_calls}
-        if message.role == "system":
-            continue
-        parts = _parts(message, calls, model)
+        if message.role != "system":
+            made.append((message, _parts(message, calls, model)))
+    drop_last_thoughts(made, lambda part: part.get("thought"))
+    after_result = False
+    for message, parts in made:
         if parts and after_result and message.role == "tool":
             contents[-1]["parts"] += parts
         elif parts:

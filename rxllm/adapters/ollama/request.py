@@ -15,6 +15,7 @@ from rxllm.adapters._requests import (
     response_format,
     select_parts,
     sent_arguments,
+    without_empty_answers,
     without_none,
 )
 from rxllm.adapters._sent_schemas import object_schema
@@ -61,7 +62,7 @@ def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
     for message in messages:
         names |= {call.id: call.name for call in message.tool_calls}
         entries.append(_message(message, names))
-    return entries
+    return without_empty_answers(entries)
 
 
 def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:

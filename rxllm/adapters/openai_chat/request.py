@@ -19,6 +19,7 @@ from rxllm.adapters._requests import (
     response_format,
     select_parts,
     sent_arguments_text,
+    without_empty_answers,
 )
 from rxllm.adapters._sent_schemas import object_schema
 from rxllm.values import (
@@ -69,10 +70,12 @@ def chat_body(
     speaks = "audio" in (request.options.get("modalities") or ())
     body = {
         "model": request.model,
-        "messages": [
-            _message(message, provider, is_openai=is_openai, thoughts_field=thoughts_field, speaks=speaks)
-            for message in request.messages
-        ],
+        "messages": without_empty_answers(
+            [
+                _message(message, provider, is_openai=is_openai, thoughts_field=thoughts_field, speaks=speaks)
+                for message in request.messages
+            ]
+        ),
         "stream": True,
         "stream_options": {"include_usage": True},
         "tools": [_tool(tool, provider) for tool in request.tools],

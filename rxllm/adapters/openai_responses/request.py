@@ -5,7 +5,8 @@ Messages become input items:
 1. Text and tool calls are sent without the server's ids. If an item had an id, the server would look for its own stored
    copy of the item.
 2. For a thought from this provider, the original item is sent back. If the server does not store anything, the item's
-   id is left out, and an item with neither content nor encrypted content is not sent.
+   id is left out, and an item with neither content nor encrypted content is not sent. Neither is a thought at the end
+   of a turn, since the server requires the item that it led to.
 3. Parts from other providers are left out. So are calls to tools that those providers ran themselves.
 4. Special tool calls, such as computer calls, are sent back in their original form. Their results are sent in the
    matching form.
@@ -21,6 +22,7 @@ from typing import Any, cast
 
 from rxllm.adapters._requests import (
     Carries,
+    drop_last_thoughts,
     image_url,
     mime_type_of,
     name_of,
@@ -136,18 +138,20 @@ def _tool_choice(request: Request, provider: str) -> Any:
 
 
 def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool = False) -> list[Item]:
-    items: list[Item] = []
+    made: list[tuple[Message, list[Item]]] = []
     calls: dict[str, ToolCall] = {}
     for message in messages:
         match message.role:
             case "assistant":
-                items += _assistant_items(message, provider, is_stored=is_stored)
+                items = [*_assistant_items(message, provider, is_stored=is_stored)]
                 calls |= {call.id: call for call in message.tool_calls}
             case "tool":
-                items.append(_result_item(message, calls.get(message.tool_call_id or ""), provider))
+                items = [_result_item(message, calls.get(message.tool_call_id or ""), provider)]
             case _:
-                items += _user_items(message)
-    return items
+                items = [*_user_items(message)]
+        made.append((message, items))
+    drop_last_thoughts(made, lambda item: item.get("type") == "reasoning")
+    return [item for _, items in made for item in items]
 
 
 def _user_items(message: Message) -> Iterable[Item]:

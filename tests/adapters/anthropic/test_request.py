@@ -420,13 +420,14 @@ def test_marks_of_the_prompt_cache():
         Message("system", "S", metadata={"cache": "1h"}),
         user([TextPart("a", {"cache": True}), TextPart("b")]),
         Message("assistant", (TextPart("c"), SIGNED), metadata={"cache": True}),
+        Message("assistant", "e"),
         user("d"),
         tools=(cached,),
     )
     assert said["system"] == [{"type": "text", "text": "S", "cache_control": {**mark, "ttl": "1h"}}]
     assert said["tools"][0]["cache_control"] == mark
     marks = [block.get("cache_control") for turn in said["messages"][:2] for block in turn["content"]]
-    assert marks == [mark, None, mark, None], "thinking takes no mark"
+    assert marks == [mark, None, mark, None, None], "thinking takes no mark"
 
 
 def test_thinking_goes_back_to_its_provider_only():
