@@ -67,7 +67,7 @@ def refuse(constant: str) -> None:
 
 @pytest.mark.parametrize("raw", NOT_JSON + NO_OBJECT)
 @pytest.mark.parametrize("wire", WIRES)
-def test_what_is_no_json_object_goes_back_inside_one(wire: str, raw: str):
+def test_what_is_no_json_object_goes_back_inside_one(wire: str, raw: Any):
     marked = ToolCall("c1", "f", {}, raw, {"error": "invalid_json"})
     parsed, unmarked = ToolCall("c2", "f", raw), ToolCall("c3", "f", {}, raw)
     assert arguments_sent(wire, marked, parsed, unmarked) == [{"INVALID_JSON": raw}] * 3
@@ -75,7 +75,7 @@ def test_what_is_no_json_object_goes_back_inside_one(wire: str, raw: str):
 
 @pytest.mark.parametrize("raw", BLANK)
 @pytest.mark.parametrize("wire", WIRES)
-def test_blank_arguments_go_back_as_an_empty_object(wire: str, raw: str):
+def test_blank_arguments_go_back_as_an_empty_object(wire: str, raw: Any):
     assert arguments_sent(wire, ToolCall("c1", "f", raw), ToolCall("c2", "f", {}, raw), ToolCall("c3", "f")) == [{}] * 3
 
 
@@ -88,7 +88,7 @@ def test_blank_arguments_go_back_as_an_empty_object(wire: str, raw: str):
     ],
 )
 @pytest.mark.parametrize("wire", WIRES)
-def test_what_only_python_reads_goes_back_as_standard_json(wire: str, raw: str, sent: Any):
+def test_what_only_python_reads_goes_back_as_standard_json(wire: str, raw: Any, sent: Any):
     assert arguments_sent(wire, ToolCall("c1", "f", raw)) == [sent]
 
 
@@ -100,7 +100,7 @@ def test_arguments_that_a_program_has_changed_go_back_as_they_are_now(wire: str)
 @pytest.mark.parametrize(
     "raw", ['{"a": 1.0,  "b": "é"}', ' {"a":{}}\n', '{"a": 1, "a": 2}', '{"a": 12345678901234567890123}']
 )
-def test_the_text_of_an_object_goes_back_to_the_letter(raw: str):
+def test_the_text_of_an_object_goes_back_to_the_letter(raw: Any):
     thread = (user("Hi"), Message("assistant", "", tool_calls=(ToolCall("c1", "f", raw),)))
     chat = json.loads(WIRES["chat"].build(Request(thread, "m"), Call()).content)
     responses = json.loads(WIRES["responses"].build(Request(thread, "m"), Call()).content)

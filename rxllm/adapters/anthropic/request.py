@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
 from rxllm.adapters._requests import (
     Carries,
@@ -26,6 +26,7 @@ from rxllm.adapters._requests import (
     select_parts,
     sent_arguments,
 )
+from rxllm.adapters._sent_schemas import ANTHROPIC, narrowed
 from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS
 from rxllm.values import (
     FilePart,
@@ -151,7 +152,8 @@ def _tool(tool: Tool, provider: str) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": tool.name}
     if not own.get("type") or own["type"] == "custom":
         entry |= {"description": tool.description} if tool.description else {}
-        entry["input_schema"] = {"type": "object", **tool.schema}
+        schema = {"type": "object", **tool.schema}
+        entry["input_schema"] = narrowed(schema, ANTHROPIC) if tool.metadata.get("strict") else schema
     strict = {"strict": True} if tool.metadata.get("strict") else {}
     return {**entry, **strict, **own, **cache_control(tool.metadata)}
 
@@ -173,22 +175,11 @@ def _output_format(request: Request) -> dict[str, Any]:
         case None:
             return {}
         case {"type": "json_schema", "schema": schema}:
-            return {"format": {"type": "json_schema", "schema": _close_objects(schema)}}
+            return {"format": {"type": "json_schema", "schema": narrowed(schema, ANTHROPIC)}}
         case other:
             raise invalid_field(
                 "response_format", other, "'text' or json_schema(...) (Anthropic supports no other formats)"
             )
-
-
-def _close_objects(schema: Any) -> Any:
-    # Every object must forbid additional properties:
-    # https://platform.claude.com/docs/en/build-with-claude/structured-outputs.
-    if isinstance(schema, list):
-        return [_close_objects(item) for item in cast(list[Any], schema)]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {name: _close_objects(value) for name, value in cast(dict[str, Any], schema).items()}
-    return {"additionalProperties": False, **closed} if closed.get("type") == "object" else closed
 
 
 def takes_entries(model: str) -> bool:

@@ -27,7 +27,7 @@ from rxllm.adapters._requests import (
     sent_arguments,
     without_none,
 )
-from rxllm.adapters._sent_schemas import takes_arguments
+from rxllm.adapters._sent_schemas import GEMINI, narrowed, takes_arguments
 from rxllm.adapters.gemini.frames import PROVIDER
 from rxllm.values import (
     FilePart,
@@ -133,7 +133,7 @@ def _response_format(request: Request) -> dict[str, Any]:
     form = response_format(request)
     if form is None:
         return {}
-    schema = {"responseJsonSchema": form["schema"]} if "schema" in form else {}
+    schema = {"responseJsonSchema": narrowed(form["schema"], GEMINI)} if "schema" in form else {}
     return {"responseMimeType": "application/json", **schema}
 
 

@@ -21,7 +21,7 @@ from rxllm.adapters._requests import (
     sent_arguments_text,
     without_empty_answers,
 )
-from rxllm.adapters._sent_schemas import object_schema
+from rxllm.adapters._sent_schemas import for_openai, object_schema
 from rxllm.values import (
     FilePart,
     Image,
@@ -86,7 +86,7 @@ def chat_body(
         "stop": list(request.stop),
         "seed": request.seed,
         "reasoning_effort": request.reasoning_effort,
-        "response_format": _response_format(request),
+        "response_format": _response_format(request, is_openai=is_openai),
         **request.options,
     }
     return {name: value for name, value in body.items() if value is not None and (value or name not in _NOT_EMPTY)}
@@ -232,8 +232,11 @@ def _tool_choice(request: Request, provider: str) -> Any:
     return {"type": kind, kind: {"name": choice}}
 
 
-def _response_format(request: Request) -> dict[str, Any] | None:
+def _response_format(request: Request, *, is_openai: bool) -> dict[str, Any] | None:
     form = response_format(request)
     if form is None or form["type"] == "json_object":
         return form
-    return {"type": "json_schema", "json_schema": {name: value for name, value in form.items() if name != "type"}}
+    fields = {name: value for name, value in form.items() if name != "type"}
+    if is_openai and form.get("strict"):
+        fields |= for_openai(form["schema"], strict=True)
+    return {"type": "json_schema", "json_schema": fields}

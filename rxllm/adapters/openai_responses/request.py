@@ -30,7 +30,7 @@ from rxllm.adapters._requests import (
     select_parts,
     sent_arguments_text,
 )
-from rxllm.adapters._sent_schemas import object_schema
+from rxllm.adapters._sent_schemas import for_openai, object_schema
 from rxllm.adapters.openai_responses.frames import Item, as_item
 from rxllm.values import (
     FilePart,
@@ -74,6 +74,8 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
     options = request.options
     is_stored = bool(options.get("store")) or any(options.get(name) for name in _STATEFUL)
     form = response_format(request)
+    if form and form.get("strict"):
+        form |= for_openai(form["schema"], strict=True)
     body: dict[str, Any] = {
         "model": request.model,
         "input": _input_items(request.messages, provider=provider, is_stored=is_stored),
@@ -119,12 +121,13 @@ def _tool(tool: Tool, provider: str) -> Item:
         names = {"name": tool.name, "description": tool.description} if own.get("type") == "custom" else {}
         return {**names, **own}
     # `strict` is always sent, because by default the API rejects schemas that are not strict.
+    form = for_openai(object_schema(tool.schema), strict=bool(tool.metadata.get("strict")))
     return {
         "type": "function",
         "name": tool.name,
         "description": tool.description,
-        "parameters": object_schema(tool.schema),
-        "strict": bool(tool.metadata.get("strict")),
+        "parameters": form["schema"],
+        "strict": form["strict"],
     }
 
 

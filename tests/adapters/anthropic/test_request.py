@@ -387,8 +387,9 @@ def test_what_only_this_provider_knows_of_a_tool():
     search = tool(
         name="web_search", manual=True, metadata={"anthropic": {"type": "web_search_20250305", "max_uses": 2}}
     )
+    closed = {"type": "object", "additionalProperties": False}
     assert asked(user("Hi"), tools=(strict, search))["tools"] == [
-        {"name": "f", "input_schema": {"type": "object"}, "strict": True, "eager_input_streaming": True},
+        {"name": "f", "input_schema": closed, "strict": True, "eager_input_streaming": True},
         {"name": "web_search", "type": "web_search_20250305", "max_uses": 2},
     ]
 

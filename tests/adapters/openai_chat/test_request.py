@@ -156,10 +156,11 @@ def test_tools_and_their_choice():
 
 
 def test_a_json_schema():
-    said = asked(user("Hi"), response_format=json_schema("city", {"type": "object"}))
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    said = asked(user("Hi"), response_format=json_schema("city", schema))
     assert said["response_format"] == {
         "type": "json_schema",
-        "json_schema": {"name": "city", "strict": True, "schema": {"type": "object"}},
+        "json_schema": {"name": "city", "strict": True, "schema": schema},
     }
     assert "response_format" not in asked(user("Hi"), response_format="text")
     with pytest.raises(ValidationError):
