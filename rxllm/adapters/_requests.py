@@ -32,14 +32,17 @@ import logging
 import mimetypes
 import re
 from collections import Counter
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, cast
+from itertools import groupby
+from typing import Any, TypeVar, cast
 
 from rxllm.values import (
     FilePart,
     Image,
     ImagePart,
+    Message,
     Part,
     ProviderPart,
     Request,
@@ -47,12 +50,16 @@ from rxllm.values import (
     SourcePart,
     TextPart,
     ThinkingPart,
+    ToolCall,
     ToolCallPart,
     ValidationError,
 )
 from rxllm.values.argument_checks import must_be
+from rxllm.values.json_text import UNREADABLE, decode_json, json_text, read_arguments
 
 _log = logging.getLogger("rxllm")
+
+Entry = TypeVar("Entry")
 
 Carries = Mapping[Role, Set[str]]
 """The kinds of parts that an API accepts from each role."""
@@ -116,6 +123,33 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
         kinds = ", ".join(f"{count} {kind}" for kind, count in omitted.items())
         _log.debug("%s does not accept these parts, so they were left out of the assistant's messages: %s", wire, kinds)
     return replace(request, messages=tuple(messages))
+
+
+def drop_last_thoughts(made: Sequence[tuple[Message, list[Entry]]], is_thought: Callable[[Entry], Any]) -> None:
+    """Remove the thoughts that nothing else of the assistant's follows, from the entries made of each message.
+
+    A limit or a refusal ends an answer in such a thought. Anthropic and OpenAI refuse it, and with it every later
+    request.
+    """
+    dropped = 0
+    for role, turn in groupby(reversed(made), lambda pair: pair[0].role):
+        for _, entries in turn if role == "assistant" else ():
+            while entries and is_thought(entries[-1]):
+                entries.pop()
+                dropped += 1
+            if entries:
+                break
+    if dropped:
+        _log.debug("thoughts that led to nothing were left out of the assistant's messages: %d", dropped)
+
+
+def without_empty_answers(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages without those of the assistant that have at most a thought. Many servers refuse them."""
+    says = ("content", "tool_calls", "audio")
+    kept = [entry for entry in entries if entry["role"] != "assistant" or any(entry.get(name) for name in says)]
+    if len(kept) < len(entries):
+        _log.debug("messages of the assistant without text and calls were left out: %d", len(entries) - len(kept))
+    return kept
 
 
 def kind_of(part: Part, provider: str) -> str:
@@ -230,6 +264,28 @@ def _suggest_remedy(part: Part, kind: str, carried: Set[str], carried_for_users:
             return f"remove it, or send it to {owner}"
         case _:
             return "remove it"
+
+
+def sent_arguments(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments of an earlier call, as an object.
+
+    Servers refuse a thread with any other arguments, and with it every later request. For invalid JSON, Anthropic's
+    docs suggest the object that is returned here.
+
+    >>> sent_arguments(ToolCall("c1", "add", '{"x": '))
+    {'INVALID_JSON': '{"x": '}
+    """
+    if not call.arguments and call.raw_arguments and read_arguments(call.raw_arguments) is None:
+        return {"INVALID_JSON": call.raw_arguments}
+    return call.arguments
+
+
+def sent_arguments_text(call: ToolCall) -> str:
+    """Return the arguments of an earlier call as text: the model's own text, if it is an object in standard JSON."""
+    with suppress(*UNREADABLE):
+        if call.raw_arguments and isinstance(decode_json(call.raw_arguments), dict):
+            return call.raw_arguments
+    return json_text(sent_arguments(call))
 
 
 _SCHEMA_FIELDS = ("type", "name", "description", "strict", "schema")

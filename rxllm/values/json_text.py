@@ -149,12 +149,21 @@ def unescaped(raw: str) -> str:
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Parse a tool call's arguments. Return None if they are not a JSON object."""
+    """Parse a tool call's arguments. Return None if they are not a JSON object.
+
+    >>> [read_arguments(text) for text in ('{"x": 1}', " ", "null", "[1]")]
+    [{'x': 1}, {}, {}, None]
+    """
+    return {} if text.strip() in ("", "null") else read_object(text)
+
+
+def read_object(text: str) -> dict[str, Any] | None:
+    """Parse a JSON object. Return None if `text` is anything else."""
     try:
-        arguments: Any = read_json(text) if text.strip() else {}
+        data: Any = read_json(text)
     except UNREADABLE:
         return None
-    return cast(dict[str, Any], arguments) if isinstance(arguments, dict) else None
+    return cast(dict[str, Any], data) if isinstance(data, dict) else None
 
 
 def is_json(text: str | bytes) -> bool:

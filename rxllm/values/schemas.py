@@ -19,7 +19,8 @@ Providers require an object at the root. Any other type becomes the field `value
 https://platform.openai.com/docs/guides/structured-outputs#root-objects-must-not-be-anyof-and-must-be-an-object.
 
 A strict schema requires all properties and allows no others. It has no ``default``, ``title``, ``oneOf`` or
-``discriminator``. An object that has a ``$ref`` has no other keys.
+``discriminator``. An object that has a ``$ref`` has no other keys. Adapters leave out what their provider's strict mode
+does not accept, such as most formats.
 """
 
 from __future__ import annotations

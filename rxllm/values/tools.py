@@ -59,9 +59,10 @@ ToolTimeout = float | Literal["default"] | None
 class ToolCall(Value):
     """A model's call to a tool.
 
-    `arguments` is the parsed JSON object, and `raw_arguments` is its text. Text passed as `arguments` is parsed. If it
-    is not a JSON object, `arguments` is empty and ``metadata["error"]`` is the reason. ``metadata["server"]`` marks a
-    call that the provider runs itself. rxllm shows it but does not run it.
+    `arguments` is the parsed JSON object, and `raw_arguments` is its text. Text passed as `arguments` is parsed. Blank
+    text and ``null`` are no arguments. If the text is anything else than a JSON object, `arguments` is empty and
+    ``metadata["error"]`` is the reason. ``metadata["server"]`` marks a call that the provider runs itself. rxllm shows
+    it but does not run it.
 
     Raises ``ValidationError("invalid_message")`` if `id`, `name` or `arguments` has the wrong type.
     """

@@ -300,6 +300,7 @@ def request(role: Any, part: Part) -> Request:
             return Request((*before, Message("tool", content, tool_call_id="c")), "m")
         case "assistant":
             calls = (call,) if isinstance(part, ToolCallPart) else ()
+            content = (*content, TextPart("Well."))  # no thought goes back at the end of a turn
             return Request((user("Hi"), Message("assistant", content, tool_calls=calls), user("Hi")), "m")
         case _:
             return Request((Message(role, content), system("Hi"), user("Hi")), "m")

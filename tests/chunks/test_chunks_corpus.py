@@ -71,10 +71,10 @@ def test_the_accumulators_calls_are_the_responses() -> None:
             assert (one["id"], one["name"]) == (call.id, call.name)
             assert one.get("builtin?", False) == bool(call.metadata.get("server"))
             error = call.metadata.get("error")
-            if error is None:
-                assert (one["arguments"], "error" in one.get("metadata", {})) == (call.arguments, False)
-            elif error == "invalid_json":  # of another JSON type, or none
-                assert one["arguments"] is None or one["metadata"]["error"] == ("args_lost", "json_decode_error")
+            if error is None:  # a null stays one here, and is no arguments in a call
+                assert (one["arguments"] or {}, "error" in one.get("metadata", {})) == (call.arguments, False)
+            elif error == "invalid_json":
+                assert one["metadata"]["error"] == ("args_lost", "json_decode_error")
 
 
 def test_the_accumulators_usage_is_the_responses() -> None:

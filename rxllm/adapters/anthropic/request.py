@@ -5,9 +5,9 @@
 2. Consecutive messages that have the same role become one turn. Tool results are moved to the start of a user turn.
 3. The API rejects blank text, and whitespace at the end of the thread if the last turn is the assistant's. Both are
    removed.
-4. Parts from other providers are left out. Anthropic's own parts are sent back unchanged, except for unsigned thinking
-   and incomplete calls to server tools, which are left out. To send a file by its id, set the beta header that is
-   described in https://platform.claude.com/docs/en/build-with-claude/files.
+4. Parts from other providers are left out. Anthropic's own parts are sent back unchanged, except for incomplete calls
+   to server tools, unsigned thinking, and thinking at the end of a turn, which are left out. To send a file by its id,
+   set the beta header that is described in https://platform.claude.com/docs/en/build-with-claude/files.
 5. Ids may contain only letters, digits, ``_`` and ``-``. Any other character becomes ``_``.
 """
 
@@ -15,9 +15,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 
-from rxllm.adapters._requests import Carries, invalid_field, mime_type_of, response_format, select_parts
+from rxllm.adapters._requests import (
+    Carries,
+    drop_last_thoughts,
+    invalid_field,
+    mime_type_of,
+    response_format,
+    select_parts,
+    sent_arguments,
+)
+from rxllm.adapters._sent_schemas import ANTHROPIC, narrowed
 from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS
 from rxllm.values import (
     FilePart,
@@ -41,6 +50,8 @@ _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", "
 
 # Citations are sent back together with the text that they belong to.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
+
+_THOUGHTS = ("thinking", "redacted_thinking")
 
 CARRIES: Carries = {
     "system": {"text"},
@@ -141,7 +152,8 @@ def _tool(tool: Tool, provider: str) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": tool.name}
     if not own.get("type") or own["type"] == "custom":
         entry |= {"description": tool.description} if tool.description else {}
-        entry["input_schema"] = {"type": "object", **tool.schema}
+        schema = {"type": "object", **tool.schema}
+        entry["input_schema"] = narrowed(schema, ANTHROPIC) if tool.metadata.get("strict") else schema
     strict = {"strict": True} if tool.metadata.get("strict") else {}
     return {**entry, **strict, **own, **cache_control(tool.metadata)}
 
@@ -163,22 +175,11 @@ def _output_format(request: Request) -> dict[str, Any]:
         case None:
             return {}
         case {"type": "json_schema", "schema": schema}:
-            return {"format": {"type": "json_schema", "schema": _close_objects(schema)}}
+            return {"format": {"type": "json_schema", "schema": narrowed(schema, ANTHROPIC)}}
         case other:
             raise invalid_field(
                 "response_format", other, "'text' or json_schema(...) (Anthropic supports no other formats)"
             )
-
-
-def _close_objects(schema: Any) -> Any:
-    # Every object must forbid additional properties:
-    # https://platform.claude.com/docs/en/build-with-claude/structured-outputs.
-    if isinstance(schema, list):
-        return [_close_objects(item) for item in cast(list[Any], schema)]
-    if not isinstance(schema, dict):
-        return schema
-    closed = {name: _close_objects(value) for name, value in cast(dict[str, Any], schema).items()}
-    return {"additionalProperties": False, **closed} if closed.get("type") == "object" else closed
 
 
 def takes_entries(model: str) -> bool:
@@ -203,12 +204,13 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
     """
     turns: list[Block] = []
     instructions: list[Block] = []  # to be added after the current turn
-    for message in messages:
+    made = [(message, _mark_cached(message, _blocks_of(message, provider))) for message in messages]
+    drop_last_thoughts(made, lambda block: block["type"] in _THOUGHTS)
+    for message, blocks in made:
         if message.role == "system":
-            instructions += _mark_cached(message, _text_blocks(message))
+            instructions += blocks
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _mark_cached(message, _blocks_of(message, provider))
         if role == "assistant" and blocks:
             _add_instructions(turns, instructions, entries=entries)
             instructions = []
@@ -254,7 +256,7 @@ def cache_control(metadata: Mapping[str, Any]) -> Block:
 def _mark_cached(message: Message, blocks: list[Block]) -> list[Block]:
     # Mark the last block that is not a thinking block, because thinking blocks cannot be marked.
     mark = cache_control(message.metadata)
-    markable = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
+    markable = [block for block in blocks if block["type"] not in _THOUGHTS]
     if mark and markable:
         markable[-1] |= mark
     return blocks
@@ -266,6 +268,8 @@ def _blocks_of(message: Message, provider: str) -> list[Block]:
             return [_tool_result(message, provider)]
         case "assistant":
             return _assistant_blocks(message, provider)
+        case "system":
+            return _text_blocks(message)
         case _:
             return _user_blocks(message, provider)
 
@@ -361,14 +365,7 @@ def _tool_call(call: ToolCall, provider: str) -> list[Block]:
     if is_server and (not own or call.metadata.get("error")):
         return []
     id = call.id if is_server else _clean_id(call.id)
-    return [{"type": "tool_use", "id": id, "name": call.name, "input": _call_arguments(call), **own}]
-
-
-def _call_arguments(call: ToolCall) -> dict[str, Any]:
-    # The API requires an object. For invalid JSON, its docs suggest the object that is returned here.
-    if call.metadata.get("error") and not call.arguments and call.raw_arguments:
-        return {"INVALID_JSON": call.raw_arguments}
-    return call.arguments
+    return [{"type": "tool_use", "id": id, "name": call.name, "input": sent_arguments(call), **own}]
 
 
 def _clean_id(id: str) -> str:

@@ -18,13 +18,16 @@ from typing import Any
 
 from rxllm.adapters._requests import (
     Carries,
+    drop_last_thoughts,
     invalid_field,
     merge,
     mime_type_of,
     response_format,
     select_parts,
+    sent_arguments,
     without_none,
 )
+from rxllm.adapters._sent_schemas import GEMINI, narrowed, takes_arguments
 from rxllm.adapters.gemini.frames import PROVIDER
 from rxllm.values import (
     FilePart,
@@ -41,7 +44,7 @@ from rxllm.values import (
     ToolCallPart,
     ValidationError,
 )
-from rxllm.values.json_text import read_arguments
+from rxllm.values.json_text import read_object
 
 UNSIGNED = "skip_thought_signature_validator"
 """The signature to send with a call that Gemini did not make.
@@ -102,7 +105,7 @@ def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
 def _tool(tool: Tool) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": tool.name, "description": tool.description}
     # A function that has no parameters must have no schema.
-    return entry | ({"parametersJsonSchema": tool.schema} if tool.schema.get("properties") else {})
+    return entry | ({"parametersJsonSchema": tool.schema} if takes_arguments(tool.schema) else {})
 
 
 def _tool_config(choice: str | dict[str, Any] | None) -> dict[str, Any] | None:
@@ -130,7 +133,7 @@ def _response_format(request: Request) -> dict[str, Any]:
     form = response_format(request)
     if form is None:
         return {}
-    schema = {"responseJsonSchema": form["schema"]} if "schema" in form else {}
+    schema = {"responseJsonSchema": narrowed(form["schema"], GEMINI)} if "schema" in form else {}
     return {"responseMimeType": "application/json", **schema}
 
 
@@ -141,13 +144,15 @@ def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
 
 def contents_of(messages: Iterable[Message], model: str) -> list[dict[str, Any]]:
     contents: list[dict[str, Any]] = []
+    made: list[tuple[Message, list[dict[str, Any]]]] = []
     calls: dict[str, ToolCall] = {}
-    after_result = False
     for message in messages:
         calls |= {call.id: call for call in message.tool_calls}
-        if message.role == "system":
-            continue
-        parts = _parts(message, calls, model)
+        if message.role != "system":
+            made.append((message, _parts(message, calls, model)))
+    drop_last_thoughts(made, lambda part: part.get("thought"))
+    after_result = False
+    for message, parts in made:
         if parts and after_result and message.role == "tool":
             contents[-1]["parts"] += parts
         elif parts:
@@ -247,7 +252,7 @@ def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
     if call.metadata.get("server"):
         return []  # Gemini's own calls are sent back as parts
     own: dict[str, Any] = call.metadata.get(PROVIDER) or {}
-    function = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
+    function = {"name": call.name, "args": sent_arguments(call), **({"id": own["id"]} if own.get("id") else {})}
     signature = own.get("thoughtSignature")
     return [{"functionCall": function, **({"thoughtSignature": signature} if signature else {})}]
 
@@ -267,5 +272,5 @@ def _response(message: Message) -> dict[str, Any]:
     # According to the docs, anything other than an object must be wrapped in ``output``.
     if isinstance(message.content, dict):
         return message.content
-    parsed = read_arguments(message.text) if message.text.strip() else None
+    parsed = read_object(message.text)
     return {"output": message.text} if parsed is None else parsed

@@ -8,7 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rxllm.adapters._requests import Carries, invalid_field, merge, response_format, select_parts, without_none
+from rxllm.adapters._requests import (
+    Carries,
+    invalid_field,
+    merge,
+    response_format,
+    select_parts,
+    sent_arguments,
+    without_empty_answers,
+    without_none,
+)
+from rxllm.adapters._sent_schemas import object_schema
 from rxllm.adapters.ollama.frames import OWN, PROVIDER
 from rxllm.values import ImagePart, Message, Request, ThinkingPart, Tool, ToolCall
 from rxllm.values.json_text import json_text
@@ -52,7 +62,7 @@ def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
     for message in messages:
         names |= {call.id: call.name for call in message.tool_calls}
         entries.append(_message(message, names))
-    return entries
+    return without_empty_answers(entries)
 
 
 def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
@@ -81,7 +91,7 @@ def _thinking(message: Message) -> str:
 
 
 def _tool_call(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
+    return {"id": call.id, "function": {"name": call.name, "arguments": sent_arguments(call)}}
 
 
 def _select_tools(request: Request) -> Iterable[Tool]:
@@ -94,7 +104,7 @@ def _select_tools(request: Request) -> Iterable[Tool]:
 def _tool(tool: Tool) -> dict[str, Any]:
     return {
         "type": "function",
-        "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
+        "function": {"name": tool.name, "description": tool.description, "parameters": object_schema(tool.schema)},
     }
 
 

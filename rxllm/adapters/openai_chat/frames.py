@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.adapters._usage_and_metadata import dicts, text_of
-from rxllm.values.json_text import read_arguments
+from rxllm.values.json_text import read_object
 from rxllm.wire.frames import decode_base64
 
 _LOGPROBS = {"reasoning_content": "reasoning_logprobs", "content": "logprobs", "refusal": "logprobs"}
@@ -189,7 +189,7 @@ def signatures_of(part: CallDelta | Delta) -> dict[str, Any]:
 
 
 def azure_citations(content: Any) -> Iterable[dict[str, Any]]:
-    found = read_arguments(content) if isinstance(content, str) else None
+    found = read_object(content) if isinstance(content, str) else None
     return dicts((found or {}).get("citations"))
 
 

@@ -10,7 +10,18 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.adapters._requests import Carries, image_url, kind_of, mime_type_of, name_of, response_format, select_parts
+from rxllm.adapters._requests import (
+    Carries,
+    image_url,
+    kind_of,
+    mime_type_of,
+    name_of,
+    response_format,
+    select_parts,
+    sent_arguments_text,
+    without_empty_answers,
+)
+from rxllm.adapters._sent_schemas import for_openai, object_schema
 from rxllm.values import (
     FilePart,
     Image,
@@ -59,10 +70,12 @@ def chat_body(
     speaks = "audio" in (request.options.get("modalities") or ())
     body = {
         "model": request.model,
-        "messages": [
-            _message(message, provider, is_openai=is_openai, thoughts_field=thoughts_field, speaks=speaks)
-            for message in request.messages
-        ],
+        "messages": without_empty_answers(
+            [
+                _message(message, provider, is_openai=is_openai, thoughts_field=thoughts_field, speaks=speaks)
+                for message in request.messages
+            ]
+        ),
         "stream": True,
         "stream_options": {"include_usage": True},
         "tools": [_tool(tool, provider) for tool in request.tools],
@@ -73,7 +86,7 @@ def chat_body(
         "stop": list(request.stop),
         "seed": request.seed,
         "reasoning_effort": request.reasoning_effort,
-        "response_format": _response_format(request),
+        "response_format": _response_format(request, is_openai=is_openai),
         **request.options,
     }
     return {name: value for name, value in body.items() if value is not None and (value or name not in _NOT_EMPTY)}
@@ -164,9 +177,9 @@ def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str
     if own.get("type") == "custom" and isinstance(call.arguments.get("input"), str):
         custom = {"name": call.name, "input": call.arguments["input"]}
         return {"id": call.id, "type": "custom", "custom": custom}
-    arguments = call.raw_arguments or json_text(call.arguments)
+    function = {"name": call.name, "arguments": sent_arguments_text(call)}
     signed = {name: own[name] for name in _SIGNATURES if with_details and own.get(name)}
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}, **signed}
+    return {"id": call.id, "type": "function", "function": function, **signed}
 
 
 def _thoughts(message: Message) -> str:
@@ -206,7 +219,7 @@ def _tool(tool: Tool, provider: str) -> dict[str, Any]:
     custom = _custom(tool, provider)
     if custom is not None:
         return {"type": "custom", "custom": custom}
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    function = {"name": tool.name, "description": tool.description, "parameters": object_schema(tool.schema)}
     return {"type": "function", "function": function}
 
 
@@ -219,8 +232,11 @@ def _tool_choice(request: Request, provider: str) -> Any:
     return {"type": kind, kind: {"name": choice}}
 
 
-def _response_format(request: Request) -> dict[str, Any] | None:
+def _response_format(request: Request, *, is_openai: bool) -> dict[str, Any] | None:
     form = response_format(request)
     if form is None or form["type"] == "json_object":
         return form
-    return {"type": "json_schema", "json_schema": {name: value for name, value in form.items() if name != "type"}}
+    fields = {name: value for name, value in form.items() if name != "type"}
+    if is_openai and form.get("strict"):
+        fields |= for_openai(form["schema"], strict=True)
+    return {"type": "json_schema", "json_schema": fields}

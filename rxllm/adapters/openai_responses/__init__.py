@@ -45,6 +45,9 @@ class OpenAIResponses(HTTPAdapter):
     attempt to reconnect. Nothing is lost or repeated. Disposing of the call asks OpenAI to stop writing the answer.
     A server that ignores ``background`` responds as usual. See ``docs/errors.md``.
 
+    If a tool has ``metadata["strict"]``, its schema is enforced, unless OpenAI's strict mode cannot express it. That
+    mode knows no optional parameters, for example.
+
     To use one of the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
     ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Such a tool needs a handler only if it runs on
     your machine, as ``apply_patch``, ``local_shell`` and ``computer`` do.

@@ -5,7 +5,8 @@ Messages become input items:
 1. Text and tool calls are sent without the server's ids. If an item had an id, the server would look for its own stored
    copy of the item.
 2. For a thought from this provider, the original item is sent back. If the server does not store anything, the item's
-   id is left out, and an item with neither content nor encrypted content is not sent.
+   id is left out, and an item with neither content nor encrypted content is not sent. Neither is a thought at the end
+   of a turn, since the server requires the item that it led to.
 3. Parts from other providers are left out. So are calls to tools that those providers ran themselves.
 4. Special tool calls, such as computer calls, are sent back in their original form. Their results are sent in the
    matching form.
@@ -19,7 +20,17 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from rxllm.adapters._requests import Carries, image_url, mime_type_of, name_of, response_format, select_parts
+from rxllm.adapters._requests import (
+    Carries,
+    drop_last_thoughts,
+    image_url,
+    mime_type_of,
+    name_of,
+    response_format,
+    select_parts,
+    sent_arguments_text,
+)
+from rxllm.adapters._sent_schemas import for_openai, object_schema
 from rxllm.adapters.openai_responses.frames import Item, as_item
 from rxllm.values import (
     FilePart,
@@ -63,6 +74,8 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
     options = request.options
     is_stored = bool(options.get("store")) or any(options.get(name) for name in _STATEFUL)
     form = response_format(request)
+    if form and form.get("strict"):
+        form |= for_openai(form["schema"], strict=True)
     body: dict[str, Any] = {
         "model": request.model,
         "input": _input_items(request.messages, provider=provider, is_stored=is_stored),
@@ -108,12 +121,13 @@ def _tool(tool: Tool, provider: str) -> Item:
         names = {"name": tool.name, "description": tool.description} if own.get("type") == "custom" else {}
         return {**names, **own}
     # `strict` is always sent, because by default the API rejects schemas that are not strict.
+    form = for_openai(object_schema(tool.schema), strict=bool(tool.metadata.get("strict")))
     return {
         "type": "function",
         "name": tool.name,
         "description": tool.description,
-        "parameters": tool.schema,
-        "strict": bool(tool.metadata.get("strict")),
+        "parameters": form["schema"],
+        "strict": form["strict"],
     }
 
 
@@ -127,18 +141,20 @@ def _tool_choice(request: Request, provider: str) -> Any:
 
 
 def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool = False) -> list[Item]:
-    items: list[Item] = []
+    made: list[tuple[Message, list[Item]]] = []
     calls: dict[str, ToolCall] = {}
     for message in messages:
         match message.role:
             case "assistant":
-                items += _assistant_items(message, provider, is_stored=is_stored)
+                items = [*_assistant_items(message, provider, is_stored=is_stored)]
                 calls |= {call.id: call for call in message.tool_calls}
             case "tool":
-                items.append(_result_item(message, calls.get(message.tool_call_id or ""), provider))
+                items = [_result_item(message, calls.get(message.tool_call_id or ""), provider)]
             case _:
-                items += _user_items(message)
-    return items
+                items = [*_user_items(message)]
+        made.append((message, items))
+    drop_last_thoughts(made, lambda item: item.get("type") == "reasoning")
+    return [item for _, items in made for item in items]
 
 
 def _user_items(message: Message) -> Iterable[Item]:
@@ -244,7 +260,7 @@ def _call_item(call: ToolCall, provider: str) -> Item:
     item = _original_item(call, provider)
     if item.get("type", "function_call") != "function_call":
         return {**item, "call_id": call.id}
-    arguments = call.raw_arguments or json_text(call.arguments)
+    arguments = sent_arguments_text(call)
     return {**item, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
 
 

@@ -387,8 +387,9 @@ def test_what_only_this_provider_knows_of_a_tool():
     search = tool(
         name="web_search", manual=True, metadata={"anthropic": {"type": "web_search_20250305", "max_uses": 2}}
     )
+    closed = {"type": "object", "additionalProperties": False}
     assert asked(user("Hi"), tools=(strict, search))["tools"] == [
-        {"name": "f", "input_schema": {"type": "object"}, "strict": True, "eager_input_streaming": True},
+        {"name": "f", "input_schema": closed, "strict": True, "eager_input_streaming": True},
         {"name": "web_search", "type": "web_search_20250305", "max_uses": 2},
     ]
 
@@ -420,13 +421,14 @@ def test_marks_of_the_prompt_cache():
         Message("system", "S", metadata={"cache": "1h"}),
         user([TextPart("a", {"cache": True}), TextPart("b")]),
         Message("assistant", (TextPart("c"), SIGNED), metadata={"cache": True}),
+        Message("assistant", "e"),
         user("d"),
         tools=(cached,),
     )
     assert said["system"] == [{"type": "text", "text": "S", "cache_control": {**mark, "ttl": "1h"}}]
     assert said["tools"][0]["cache_control"] == mark
     marks = [block.get("cache_control") for turn in said["messages"][:2] for block in turn["content"]]
-    assert marks == [mark, None, mark, None], "thinking takes no mark"
+    assert marks == [mark, None, mark, None, None], "thinking takes no mark"
 
 
 def test_thinking_goes_back_to_its_provider_only():

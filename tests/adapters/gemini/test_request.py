@@ -157,7 +157,7 @@ def test_all_fields():
             "seed": 0,
             "thinkingConfig": {"thinkingLevel": "LOW", "includeThoughts": True},
             "responseMimeType": "application/json",
-            "responseJsonSchema": SCHEMA,
+            "responseJsonSchema": {**SCHEMA, "properties": {"a": {"type": "integer"}}},
         },
     }
 

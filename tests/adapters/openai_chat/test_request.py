@@ -147,18 +147,20 @@ def test_the_parts_of_others_are_left_out():
 def test_tools_and_their_choice():
     add = tool(name="add", description="Adds", schema={"type": "object"}, handler=lambda arguments: None)
     said = asked(user("Hi"), tools=(add,), tool_choice="add")
+    schema = {"type": "object", "properties": {}}
     assert said["tools"] == [
-        {"type": "function", "function": {"name": "add", "description": "Adds", "parameters": {"type": "object"}}}
+        {"type": "function", "function": {"name": "add", "description": "Adds", "parameters": schema}}
     ]
     assert said["tool_choice"] == {"type": "function", "function": {"name": "add"}}
     assert asked(user("Hi"), tool_choice="required")["tool_choice"] == "required"
 
 
 def test_a_json_schema():
-    said = asked(user("Hi"), response_format=json_schema("city", {"type": "object"}))
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    said = asked(user("Hi"), response_format=json_schema("city", schema))
     assert said["response_format"] == {
         "type": "json_schema",
-        "json_schema": {"name": "city", "strict": True, "schema": {"type": "object"}},
+        "json_schema": {"name": "city", "strict": True, "schema": schema},
     }
     assert "response_format" not in asked(user("Hi"), response_format="text")
     with pytest.raises(ValidationError):

@@ -225,7 +225,8 @@ def test_tools_and_their_choice():
     search = Tool("file_search", metadata={"openai": {"type": "file_search", "vector_store_ids": ["v"]}})
     strict = Tool("f", metadata={"strict": True})
     made = asked(user("Hi"), tools=(add, patch, search, strict), tool_choice="add")
-    function = {"type": "function", "name": "add", "description": "Adds", "parameters": {"type": "object"}}
+    function = {"type": "function", "name": "add", "description": "Adds"}
+    function |= {"parameters": {"type": "object", "properties": {}}}
     assert made["tools"][:3] == [
         {**function, "strict": False},
         {"type": "custom", "name": "patch", "description": "Patches"},
@@ -239,10 +240,9 @@ def test_tools_and_their_choice():
 
 
 def test_a_json_schema():
-    made = asked(user("Hi"), response_format=json_schema("city", {"type": "object"}))
-    assert made["text"] == {
-        "format": {"type": "json_schema", "name": "city", "strict": True, "schema": {"type": "object"}}
-    }
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    made = asked(user("Hi"), response_format=json_schema("city", schema))
+    assert made["text"] == {"format": {"type": "json_schema", "name": "city", "strict": True, "schema": schema}}
     assert "text" not in asked(user("Hi"), response_format="text")
     with pytest.raises(ValidationError):
         asked(user("Hi"), response_format="yaml")
