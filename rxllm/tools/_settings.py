@@ -14,6 +14,7 @@ from rxllm.values.argument_checks import check, invalid_option, is_count, is_pos
 from rxllm.values.errors import Path
 from rxllm.values.json_text import json_text, well_formed
 from rxllm.values.responses import shorten
+from rxllm.values.whole_numbers import with_ints
 
 PROMPT: Mapping[str, Any] = {
     "type": "object",
@@ -113,12 +114,12 @@ class ToolSettings(msgspec.Struct, frozen=True):
         """
         call = context.tool_call
         self.check_call(tool, call)
-        if self.executor is not None:
-            executor = self.executor
-            return lambda: executor(tool, call.arguments, context)
-        if isinstance(tool, FunctionTool):
+        if isinstance(tool, FunctionTool) and self.executor is None:
             return tool.bind(call.arguments, context, streams)
-        return tool.bind(call.arguments, context)
+        arguments = with_ints(call.arguments, tool.schema)
+        if (executor := self.executor) is not None:
+            return lambda: executor(tool, arguments, context)
+        return tool.bind(arguments, context)
 
     def streams_arguments(self, tool: Tool) -> TypeGuard[FunctionTool[..., Any]]:
         """Whether `tool` can read arguments while the model is still writing them."""

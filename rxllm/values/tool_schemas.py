@@ -27,6 +27,7 @@ from rxllm.values.json_text import (
     json_data,
     type_adapter,
 )
+from rxllm.values.whole_numbers import has_whole_float, with_ints
 
 Default = Callable[[], Any]
 
@@ -63,6 +64,15 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
         Raises msgspec's or pydantic's error if `data` does not match.
         """
+        try:
+            return self._convert(data)
+        except Exception:
+            if not has_whole_float(data):
+                raise
+        schema = _object_schema({"data": self})
+        return self._convert(with_ints({"data": data}, schema)["data"])
+
+    def _convert(self, data: Any) -> Any:
         if self.adapter is None:
             return msgspec.convert(data, self.hint, dec_hook=_read_path)
         return self.adapter.validate_json(json_bytes(data))
