@@ -236,9 +236,14 @@ class ChatCompleted(_Event, frozen=True, tag="chat_completed"):
     """The chat has ended.
 
     The event contains the whole thread, including the system prompt. Do not send it to clients unfiltered.
+
+    If the chat has a `response_format`, `result` is what ``chat`` returns, with the parsed answer or the error.
+    `unparsed` is then the result before the answer was parsed. Only the unparsed result is written to JSON, stored and
+    sent to clients.
     """
 
     result: ChatResult
+    unparsed: ChatResult | None = None
 
 
 class ThinkingDelta(_Event, frozen=True, gc=False, tag="thinking_delta"):
@@ -398,6 +403,13 @@ def is_prelude(event: Event) -> bool:
     An unknown frame may contain content, so a call cannot be retried after one.
     """
     return isinstance(event, MessageStarted | UsageUpdated)
+
+
+def unparsed(event: Event) -> Event:
+    """Return `event` without its parsed answer, if it is a `ChatCompleted` that has one."""
+    if type(event) is ChatCompleted and event.unparsed is not None:
+        return ChatCompleted(event.unparsed)
+    return event
 
 
 def current_form(event: Event) -> Event:

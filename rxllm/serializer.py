@@ -56,6 +56,7 @@ from rxllm.events import (
     ToolHalt,
     ToolProgress,
     current_form,
+    unparsed,
 )
 from rxllm.values import ChatResult, LLMError, Response, StepResult, Turn, ValidationError, Value, reader
 from rxllm.values.argument_checks import shown
@@ -241,6 +242,7 @@ def _write_root(item: Any) -> Any:
 
 
 def _write_event(event: Event) -> dict[str, Any]:
+    event = unparsed(event)
     return {"type": event.__struct_config__.tag, **encode_fields(event, _written_fields(type(event)))}
 
 

@@ -68,7 +68,7 @@ class ClientFold:
         return fold
 
     def apply(self, event: ev.Event) -> None:
-        self.state = self.state.apply_event(event)
+        self.state = self.state.apply_event(ev.unparsed(event))
         match event:
             case ev.TextDelta() | ev.ThinkingDelta() | ev.ToolCallDelta():
                 pass
@@ -88,8 +88,8 @@ class ClientFold:
                 return changed(event, message=replace(self.state.message, metadata=message.metadata))
             case ev.StepCompleted(result=result):
                 return ev.StepCompleted(self._step(result))
-            case ev.ChatCompleted(result=result):
-                response = self.state.last_response
+            case ev.ChatCompleted():
+                result, response = event.unparsed or event.result, self.state.last_response
                 return ev.ChatCompleted(replace(result, thread=Thread(), final_response=response, steps=()))
             case Nested(path=path, event=inner) if path:
                 return Nested(path, self.agent(path).filled(inner))
@@ -190,6 +190,7 @@ class _Client:
         return ()
 
     def _seen(self, event: ev.Event, fold: ClientFold) -> ev.Event | None:
+        event = ev.unparsed(event)
         match event:
             case ev.RawChunk() | ev.PartAdded():
                 return None
