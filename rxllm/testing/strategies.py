@@ -236,6 +236,7 @@ _event_fields: dict[str, st.SearchStrategy[Any]] = {
     "attempt": st.integers(1, 9),
     "content": texts,
     "used": st.booleans(),
+    "parts": st.lists(parts, max_size=2).map(tuple),
 }
 
 

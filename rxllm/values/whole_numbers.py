@@ -44,8 +44,8 @@ class _Converter:
 
     def convert(self, data: Any, schemas: Iterable[Any]) -> Any:
         """Convert `data`, to which all `schemas` may apply."""
-        distinct = {id(schema): schema for schema in schemas if isinstance(schema, Mapping)}
-        groups = [self._options(cast(Schema, schema)) for schema in distinct.values()]
+        distinct = {id(schema): schema for schema in _only_schemas(schemas)}
+        groups = [self._options(schema) for schema in distinct.values()]
         if sum(map(len, groups)) > MAX_APPLIED:  # untrusted schemas must not take too long
             return data
         options = [option for group in groups for option in group]
@@ -68,7 +68,7 @@ class _Converter:
             known = self._known[id(schema)] = [schema]
             seen = {id(schema)}
             for option in known:
-                parts = [part for part in self._parts(option) if isinstance(part, Mapping) and id(part) not in seen]
+                parts = [part for part in _only_schemas(self._parts(option)) if id(part) not in seen]
                 if len(known) <= MAX_APPLIED:
                     seen |= set(map(id, parts))
                     known += parts
@@ -77,9 +77,15 @@ class _Converter:
     def _parts(self, schema: Schema) -> list[Any]:
         lists = (schema.get(name) for name in ("anyOf", "oneOf", "allOf"))
         parts = [part for some in lists if isinstance(some, list) for part in cast(list[Any], some)]
-        reference = schema.get("$ref")
-        is_inside = isinstance(reference, str) and reference.startswith("#")
-        return [*parts, follow_pointer(self._root, reference[1:])] if is_inside else parts
+        match schema.get("$ref"):
+            case str(reference) if reference.startswith("#"):
+                return [*parts, follow_pointer(self._root, reference[1:])]
+            case _:
+                return parts
+
+
+def _only_schemas(parts: Iterable[Any]) -> list[Schema]:
+    return [cast(Schema, part) for part in parts if isinstance(part, Mapping)]
 
 
 def _wants_int(options: Iterable[Schema], number: float) -> bool:

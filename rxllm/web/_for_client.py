@@ -235,8 +235,10 @@ def _kept(event: ev.Event) -> ev.Event | None:
             return ev.ErrorEvent(_error(error))
         case ev.ToolExecutionCompleted(result=result, error=error):
             return changed(event, result=_data(result), error=error and _error(error))
-        case ev.ToolHalt(result=result, metadata=metadata):
-            return changed(event, result=_data(result), metadata=_named(metadata))
+        case ev.ToolResultEncoded(parts=parts):
+            return changed(event, parts=_parts(parts))
+        case ev.ToolHalt(result=result, metadata=metadata, parts=parts):
+            return changed(event, result=_data(result), metadata=_named(metadata), parts=_parts(parts))
         case ev.ToolProgress(data=data):
             return changed(event, data=_data(data))
         case ev.Custom(name=name):
@@ -258,8 +260,12 @@ def _chat(result: ChatResult) -> ChatResult:
 def _message(message: Message) -> Message:
     content: Any = message.content
     if isinstance(content, tuple):
-        content = tuple(_part(part) for part in message.parts if not isinstance(part, ProviderPart))
+        content = _parts(message.parts)
     return replace(message, content=content, tool_calls=_calls(message.tool_calls), metadata=_named(message.metadata))
+
+
+def _parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return tuple(_part(part) for part in parts if not isinstance(part, ProviderPart))
 
 
 def _part(part: Part) -> Part:
