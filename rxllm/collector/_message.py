@@ -272,10 +272,10 @@ class Summary(msgspec.Struct, frozen=True):
     error: LLMError | None = None
     metadata: Mapping[str, Any] = {}
     chat_result: ChatResult | None = None
-    unparsed: ChatResult | None = None  # see `ChatCompleted`
     earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
     past: tuple[tuple[Event, ...], ...] = ()
     fresh: bool = False  # True from StepCompleted until the next step begins or fails
+    unparsed: ChatResult | None = None  # see `ChatCompleted`
 
 
 def apply_to_summary(summary: Summary, event: Event) -> Summary:
