@@ -30,6 +30,7 @@ from rxllm.values import (
     FinishReason,
     LLMError,
     Message,
+    Part,
     ProviderPart,
     Response,
     StepResult,
@@ -171,8 +172,8 @@ class ToolExecutionStarted(_Event, frozen=True, tag="tool_execution_started"):
 class ToolExecutionCompleted(_Event, frozen=True, tag="tool_execution_completed"):
     """A tool has returned `result` or failed with `error`.
 
-    `result` is the object that the tool returned. After a round trip through JSON, it is plain data; see
-    `rxllm.serializer`.
+    `result` is the object that the tool returned. After a round trip through JSON, it is plain data, in which notes
+    such as ``[image/png, 5000 bytes]`` stand for images and files; see `rxllm.serializer`.
     """
 
     id: str
@@ -182,10 +183,15 @@ class ToolExecutionCompleted(_Event, frozen=True, tag="tool_execution_completed"
 
 
 class ToolResultEncoded(_Event, frozen=True, tag="tool_result_encoded"):
-    """A tool's result, as the model will see it."""
+    """A tool's result, as the model will see it.
+
+    If the result contains images or files, they are in `parts`, together with its text. `content` then has a note such
+    as ``[image/png, 5000 bytes]`` in place of each.
+    """
 
     id: str
     content: str
+    parts: tuple[Part, ...] = ()
 
 
 class AskUserRequested(_Event, frozen=True, tag="ask_user_requested"):
@@ -198,13 +204,14 @@ class AskUserRequested(_Event, frozen=True, tag="ask_user_requested"):
 
 
 class ToolHalt(_Event, frozen=True, tag="tool_halt"):
-    """A tool has ended the chat. `content` is the text that the model would see for `result`."""
+    """A tool has ended the chat. `content` and `parts` are what the model would see for `result`."""
 
     tool_call_id: str
     reason: str
     result: Any = None
     content: str | None = None
     metadata: Mapping[str, Any] = NOTHING
+    parts: tuple[Part, ...] = ()
 
 
 class StepCompleted(_Event, frozen=True, tag="step_completed"):
@@ -236,9 +243,14 @@ class ChatCompleted(_Event, frozen=True, tag="chat_completed"):
     """The chat has ended.
 
     The event contains the whole thread, including the system prompt. Do not send it to clients unfiltered.
+
+    If the chat has a `response_format`, `result` is what ``chat`` returns, with the parsed answer or the error.
+    `unparsed` is then the result before the answer was parsed. Only the unparsed result is written to JSON, stored and
+    sent to clients.
     """
 
     result: ChatResult
+    unparsed: ChatResult | None = None
 
 
 class ThinkingDelta(_Event, frozen=True, gc=False, tag="thinking_delta"):
@@ -398,6 +410,13 @@ def is_prelude(event: Event) -> bool:
     An unknown frame may contain content, so a call cannot be retried after one.
     """
     return isinstance(event, MessageStarted | UsageUpdated)
+
+
+def unparsed(event: Event) -> Event:
+    """Return `event` without its parsed answer, if it is a `ChatCompleted` that has one."""
+    if type(event) is ChatCompleted and event.unparsed is not None:
+        return ChatCompleted(event.unparsed)
+    return event
 
 
 def current_form(event: Event) -> Event:

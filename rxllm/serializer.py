@@ -2,7 +2,9 @@
 
 They are read back as equal objects, with one exception: an object that a tool created, such as its result or a
 ``halt_result``, is read back as plain data. In such an object, models, dataclasses and events become JSON objects,
-datetimes, decimals, enums and paths become text, and sets become lists.
+datetimes, decimals, enums and paths become text, and sets become lists. In the `result` of a ``ToolExecutionCompleted``
+or a ``ToolHalt``, a note such as ``[image/png, 5000 bytes]`` replaces each image and file. The data itself is in the
+`parts` of the ``ToolResultEncoded`` or the ``ToolHalt``.
 
 An obsolete ``RawChunk`` is read as the event that has replaced it; see ``rxllm.events.current_form``.
 
@@ -56,6 +58,7 @@ from rxllm.events import (
     ToolHalt,
     ToolProgress,
     current_form,
+    unparsed,
 )
 from rxllm.values import ChatResult, LLMError, Response, StepResult, Turn, ValidationError, Value, reader
 from rxllm.values.argument_checks import shown
@@ -81,16 +84,18 @@ from rxllm.values.codec import (
 )
 from rxllm.values.errors import ERROR_CLASSES
 from rxllm.values.json_text import is_encodable
+from rxllm.values.result_parts import with_notes
 
 VERSION = 1
 
 _RESULTS = {
     (AskUserRequested, "opts"),
-    (ToolExecutionCompleted, "result"),
-    (ToolHalt, "result"),
     (ToolProgress, "data"),
 }
 """The fields that can contain a tool's own objects."""
+
+_NOTED = {(ToolExecutionCompleted, "result"), (ToolHalt, "result")}
+"""The fields that can contain a tool's own objects, and in which notes stand for images and files."""
 
 T = TypeVar("T")
 
@@ -241,6 +246,7 @@ def _write_root(item: Any) -> Any:
 
 
 def _write_event(event: Event) -> dict[str, Any]:
+    event = unparsed(event)
     return {"type": event.__struct_config__.tag, **encode_fields(event, _written_fields(type(event)))}
 
 
@@ -252,12 +258,21 @@ def _written_fields(cls: type[Event]) -> tuple[WrittenField, ...]:
 def _writer(cls: type[Event], field: str) -> Writer:
     if cls is Nested:
         return _write_event if field == "event" else encode_items
+    if (cls, field) in _NOTED:
+        return _write_noted
+    if field == "parts":
+        return encode_items
     return _write_result if (cls, field) in _RESULTS else encode
 
 
 def _write_result(item: Any) -> Any:
     # A tool may report or return the events of a stream.
     return _write_event(item) if type(item) in EVENT_CLASSES else encode_result(item)
+
+
+def _write_noted(item: Any) -> Any:
+    # The data itself is in the event's `parts`, or in those of `ToolResultEncoded`.
+    return _write_result(with_notes(item))
 
 
 def _read_root(data: Any, expected: Any) -> Any:

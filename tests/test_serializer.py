@@ -20,6 +20,7 @@ from rxllm.events import (
     TextDelta,
     ToolCallCompleted,
     ToolExecutionCompleted,
+    ToolProgress,
     UsageUpdated,
 )
 from rxllm.serializer import from_data, from_json, to_data, to_json
@@ -422,7 +423,7 @@ PICTURE = Image.from_file("/etc/passwd")
         (Message("user", (ImagePart(PICTURE),)), ("content", 0, "image", "source")),
         (Session(thread=Thread((user("Hi", PICTURE),))), ("thread", "messages", 0, "content", 1, "image", "source")),
         (Custom("x", {"a": [PICTURE]}), ("data", "a", 0, "source")),
-        (ToolExecutionCompleted("a", "f", PICTURE), ("result", "source")),
+        (ToolProgress("a", "f", PICTURE), ("data", "source")),
     ],
 )
 def test_an_image_in_a_file_of_this_machine_needs_consent(value: Any, path: tuple[Any, ...]) -> None:

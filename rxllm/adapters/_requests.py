@@ -1,7 +1,11 @@
 """Select the parts to send, read response formats, and merge options.
 
 Each ``request.py`` lists the kinds of parts that its API accepts from each role. Any other part raises an error before
-anything is sent. In an assistant message, it is left out instead, and logged at DEBUG level.
+anything is sent, with two exceptions:
+
+* In an assistant message, it is left out, and logged at DEBUG level.
+* In a tool's result, a note such as ``[image/png, 5000 bytes]`` replaces an image or a file. If the result is new, a
+  warning is logged.
 
 =========================================  =============================================================================
 kind                                       part
@@ -56,6 +60,7 @@ from rxllm.values import (
 )
 from rxllm.values.argument_checks import must_be
 from rxllm.values.json_text import UNREADABLE, decode_json, json_text, read_arguments
+from rxllm.values.result_parts import note
 
 _log = logging.getLogger("rxllm")
 
@@ -97,7 +102,9 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
     if all(isinstance(message.content, str) for message in request.messages):
         return request
     omitted: Counter[str] = Counter()
+    noted: Counter[str] = Counter()
     messages = list(request.messages)
+    new = max((place for place, message in enumerate(messages) if message.role == "assistant"), default=0)
     for index, message in enumerate(messages):
         if not isinstance(message.content, tuple):
             continue
@@ -115,13 +122,19 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
                 parts.append(part)
             elif message.role == "assistant":
                 omitted[kind] += 1
+            elif message.role == "tool" and isinstance(part, ImagePart | FilePart) and kind != "file without data":
+                parts.append(TextPart(f"\n{note(part)}" if parts else note(part)))
+                noted[kind] += index > new
             else:
                 fault = _describe_fault(part, kind, wire, message.role, carries)
                 raise ValidationError("invalid_request", errors=[(("messages", index, "content", place), fault)])
         messages[index] = replace(message, content=tuple(parts))
     if omitted:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in omitted.items())
-        _log.debug("%s does not accept these parts, so they were left out of the assistant's messages: %s", wire, kinds)
+        fault = "%s does not accept these parts, so they were left out of the assistant's messages: %s"
+        _log.debug(fault, wire, _counted(omitted))
+    if +noted:
+        fault = "%s does not accept these parts in a tool's result, so the model reads only a note about them: %s"
+        _log.warning(fault, wire, _counted(+noted))
     return replace(request, messages=tuple(messages))
 
 
@@ -150,6 +163,10 @@ def without_empty_answers(entries: list[dict[str, Any]]) -> list[dict[str, Any]]
     if len(kept) < len(entries):
         _log.debug("messages of the assistant without text and calls were left out: %d", len(entries) - len(kept))
     return kept
+
+
+def _counted(kinds: Counter[str]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 
 
 def kind_of(part: Part, provider: str) -> str:

@@ -275,6 +275,7 @@ class Summary(msgspec.Struct, frozen=True):
     earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
     past: tuple[tuple[Event, ...], ...] = ()
     fresh: bool = False  # True from StepCompleted until the next step begins or fails
+    unparsed: ChatResult | None = None  # see `ChatCompleted`
 
 
 def apply_to_summary(summary: Summary, event: Event) -> Summary:
@@ -283,8 +284,8 @@ def apply_to_summary(summary: Summary, event: Event) -> Summary:
             return msgspec.structs.replace(summary, usage=usage, fresh=False)
         case ErrorEvent(error=error):
             return msgspec.structs.replace(summary, error=error, finish_reason="error", fresh=False)
-        case ChatCompleted(result=result):
-            return msgspec.structs.replace(summary, chat_result=result)
+        case ChatCompleted():
+            return msgspec.structs.replace(summary, chat_result=event.result, unparsed=event.unparsed)
         case _:
             return summary
 
@@ -313,6 +314,7 @@ def begin_step(summary: Summary, result: StepResult, events: tuple[Event, ...]) 
         error=summary.error,
         metadata=summary.metadata,
         chat_result=summary.chat_result,
+        unparsed=summary.unparsed,
         earlier=(summary.error, summary.metadata),
         past=(*summary.past, events),
         fresh=True,
@@ -326,6 +328,7 @@ def restart_step(summary: Summary) -> Summary:
         error=error,
         metadata=metadata,
         chat_result=summary.chat_result,
+        unparsed=summary.unparsed,
         earlier=summary.earlier,
         past=summary.past,
     )

@@ -272,10 +272,10 @@ def tool_message(event: Event) -> Message | None:
     """Return the message that `event` adds to the thread, or None if `event` is not the outcome of a tool."""
     match event:
         case ToolResultEncoded():
-            return Message("tool", event.content, tool_call_id=event.id)
+            return Message("tool", event.parts or event.content, tool_call_id=event.id)
         case ToolHalt():
             content = event.content if event.content is not None else str(event.result)
-            return Message("tool", content, tool_call_id=event.tool_call_id)
+            return Message("tool", event.parts or content, tool_call_id=event.tool_call_id)
         case AskUserRequested():
             return Message("tool", AWAITING_USER, tool_call_id=event.tool_call_id)
         case _:

@@ -347,7 +347,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         events.
         """
         past = [event for step in self.summary.past for event in step]
-        chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]
+        chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result, self.summary.unparsed)]
         return [*past, *self._unfolded(), *chat]
 
     def _unfolded(self) -> list[Event]:

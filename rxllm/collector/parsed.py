@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from rxllm.collector import is_unfinished
+from rxllm.events import MessageCompleted
 from rxllm.values import ChatResult, LLMError, Response, StepResult, ValidationError
+from rxllm.values.argument_checks import shorten
 
 Read = Callable[[str], Any]
 
@@ -16,7 +18,8 @@ def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
     """Return `response` with `parsed` set to the value that `read` returns for its text.
 
     A response that failed or that calls tools is returned unchanged. Raises ``ValidationError("invalid_output")`` if
-    `read` rejects the text. The error's metadata holds the text, the finish reason and the usage.
+    `read` rejects the text. The error's metadata holds the text, the finish reason and the usage; see also
+    `unreadable`.
     """
     if response.finish_reason == "error" or response.tool_calls:
         return response
@@ -26,15 +29,31 @@ def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
     except ValidationError as error:
         if error.reason != "invalid_output":
             raise
-        message = error.message
-        if response.finish_reason == "length":
-            message += "; the model stopped at its token limit: pass a larger max_tokens"
-        raise ValidationError(error.reason, message, errors=error.errors, metadata=metadata) from error.__cause__
+        known = ValidationError(error.reason, error.message, errors=error.errors, metadata=metadata)
+        raise unreadable(known, response) from error.__cause__
     except LLMError:
         raise
     except Exception as error:
         message = f"the answer cannot be parsed: {type(error).__name__}: {error}"
-        raise ValidationError("invalid_output", message, metadata=metadata) from error
+        raise unreadable(ValidationError("invalid_output", message, metadata=metadata), response) from error
+
+
+def unreadable(error: ValidationError, end: Response[Any] | MessageCompleted) -> ValidationError:
+    """Return `error` with the reason why the answer cannot be parsed, if its `end` shows that reason.
+
+    If the model refused to answer or a filter stopped the answer, the error's metadata also holds what the provider
+    reports about this.
+    """
+    if end.finish_reason == "length":
+        message = f"the answer is cut off at its token limit; pass a larger max_tokens ({error.message})"
+        return ValidationError(error.reason, message, errors=error.errors, metadata=error.metadata)
+    if end.finish_reason != "content_filter":
+        return error
+    said = [str(text) for text in (error.metadata.get("text"), end.raw_finish_reason) if text and text != "stop"]
+    shown = f": {shorten(', '.join(said), 200)}" if said else ""
+    message = f"the model refused to answer, or a filter stopped its answer{shown}; see the error's metadata"
+    metadata = {**end.metadata, **error.metadata, "raw_finish_reason": end.raw_finish_reason}
+    return ValidationError(error.reason, message, metadata=metadata)
 
 
 def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:

@@ -23,7 +23,17 @@ from rxllm.durable._progress import ProgressLimit
 from rxllm.durable._sessions import is_turn, settle, turn_of
 from rxllm.durable._store import Ending, Lease, Record, Run, Store, reading
 from rxllm.durable._writer import Writer
-from rxllm.events import EVENT_CLASSES, ChatCompleted, Custom, ErrorEvent, Event, Steered, StepCompleted, StepRestarted
+from rxllm.events import (
+    EVENT_CLASSES,
+    ChatCompleted,
+    Custom,
+    ErrorEvent,
+    Event,
+    Steered,
+    StepCompleted,
+    StepRestarted,
+    unparsed,
+)
 from rxllm.runtime import log_hidden
 from rxllm.values import request_key
 from rxllm.values.argument_checks import must_be
@@ -314,6 +324,7 @@ class Producer:
             self._commit(StepRestarted("recovered", self._lease.epoch - 1))
 
     def _receive(self, event: Event) -> None:
+        event = unparsed(event)
         if self._journal is not None and type(event) in _ENDS:
             self._journal.check()
         if not self._to_drop and self._steered[:1] == [event]:

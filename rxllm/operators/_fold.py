@@ -10,7 +10,7 @@ from reactivex import Observable
 
 from rxllm.collector import StreamCollector, with_partial_step
 from rxllm.collector.parsed import Read, chat_with_parsed, step_with_parsed, with_parsed
-from rxllm.events import Custom, Event, StepCompleted
+from rxllm.events import Custom, Event, StepCompleted, unparsed
 from rxllm.operators._event_operators import EVENTS, fold_events, lift, not_an_event
 from rxllm.runtime import Stream
 from rxllm.values import (
@@ -245,7 +245,7 @@ class _TurnFold:
             case _ if type(event) not in EVENTS:
                 raise not_an_event("to_session", event)
             case _:
-                self._state = self._state.apply_event(event)
+                self._state = self._state.apply_event(unparsed(event))  # the session can continue in any case
                 self._step = event.result if isinstance(event, StepCompleted) else None
         return ()
 
@@ -324,9 +324,10 @@ def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], 
 
 
 def final_answer(state: StreamCollector) -> Response[Any]:
-    if state.chat_result is None:
+    result = state.summary.unparsed or state.chat_result
+    if result is None:
         return state.to_response().raise_for_error()
-    return state.chat_result.raise_for_error().final_response or Response()
+    return result.raise_for_error().final_response or Response()
 
 
 def parsed_value(response: Response[Any], read: Read) -> Any:

@@ -253,7 +253,7 @@ class _Redacting:
             case StepCompleted():
                 return (*self._agents.close(), StepCompleted(self._step(event.result)))
             case ChatCompleted():
-                return (ChatCompleted(self._chat(event.result)),)
+                return (ChatCompleted(self._chat(event.unparsed or event.result)),)
             case _ if type(event) in EVENTS:
                 return (event,)
             case _:
@@ -379,7 +379,7 @@ class _Mapping:
             case StepCompleted():
                 return StepCompleted(self._step(event.result))
             case ChatCompleted():
-                return ChatCompleted(self._chat(event.result))
+                return ChatCompleted(self._chat(event.unparsed or event.result))
             case _ if type(event) in EVENTS:
                 return event
             case _:

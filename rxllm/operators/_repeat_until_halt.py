@@ -14,8 +14,10 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
 
 from rxllm.collector import PAUSE, StreamCollector, halted_by, is_unfinished
+from rxllm.collector.parsed import Read, chat_with_parsed
 from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, Steered, StepCompleted
 from rxllm.operators._event_operators import EVENTS, not_an_event, operate
+from rxllm.operators._fold import Parse, answer_parser
 from rxllm.operators._retry import errors_as_events
 from rxllm.operators._steering import Steer, Steering
 from rxllm.runtime import (
@@ -101,6 +103,7 @@ def repeat_until_halt(
     finalize: Ask | None = None,
     steer: Steer | None = None,
     steer_at: Literal["sentence", "step"] = "sentence",
+    parse: Parse = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
     """Run ``ask(thread)`` after each step until the chat halts.
 
@@ -147,6 +150,8 @@ def repeat_until_halt(
     ``Steered(message, used=False)``. The chat's metadata lists it under ``unused_steering``. Blank messages are
     ignored. If `steer` fails or emits anything but strings and user messages, the chat ends with an ``on_error``.
 
+    If `parse` is given, the result in ``ChatCompleted`` has the parsed answer or its error, as in `to_chat_result`.
+
     Raises ``ValidationError("invalid_option")`` for invalid arguments. If a step has no ``StepCompleted``, the stream
     ends with ``on_error`` and a ``StreamError("malformed_event")``.
     """
@@ -158,7 +163,8 @@ def repeat_until_halt(
         if function is not None:
             check_function(name, function)
     check("halt_when", halt_when, not iscoroutinefunction(halt_when), "a plain function")  # coroutines are truthy
-    make_chat = partial(_Chat, ask, max_turns, halt_when, finalize, steer, steer_at == "sentence")
+    read = answer_parser(parse)
+    make_chat = partial(_Chat, ask, max_turns, halt_when, finalize, steer, steer_at == "sentence", read)
     return operate(lambda source, observer, scheduler: make_chat(observer, scheduler).start(source))
 
 
@@ -171,6 +177,7 @@ class _Chat:
         finalize: Ask | None,
         steer: Steer | None,
         cuts: bool,
+        read: Read | None,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
     ) -> None:
@@ -178,6 +185,7 @@ class _Chat:
         self._max_turns = max_turns
         self._halt_when = halt_when
         self._finalize = finalize
+        self._read = read
         self._first_end: str | None = None  # the halt reason, once `finalize` has begun
         self._observer = ScopedObserver(observer)
         self._scheduler = scheduler
@@ -275,7 +283,9 @@ class _Chat:
         unused = (*self._steering.take(), *self._steering.take())
         if unused:
             result = dataclasses.replace(result, metadata={**result.metadata, "unused_steering": unused})
-        return [*(Steered(message, used=False) for message in unused), ChatCompleted(result)]
+        parsed = result if self._read is None else chat_with_parsed(result, self._read)
+        end = ChatCompleted(parsed, None if parsed is result else result)
+        return [*(Steered(message, used=False) for message in unused), end]
 
     def _follow_up(self) -> Observable[Event] | ChatResult | None:
         match self._last:

@@ -9,9 +9,11 @@ from typing import Any, Generic, TypeVar, cast
 from reactivex import Observable, abc
 
 from rxllm.collector import BlockKey, block_key, innermost, is_incomplete, is_server, unnest
+from rxllm.collector.parsed import unreadable
 from rxllm.events import (
     ErrorEvent,
     Event,
+    MessageCompleted,
     MessageStarted,
     Nested,
     RawChunk,
@@ -28,7 +30,7 @@ from rxllm.events import (
 )
 from rxllm.operators._event_operators import EVENTS, Feeder, extract, handle_each, not_an_event
 from rxllm.runtime import Stream
-from rxllm.values import ToolCall, Usage
+from rxllm.values import ToolCall, Usage, ValidationError
 from rxllm.values.argument_checks import check_classes, check_instance, invalid_option
 
 E = TypeVar("E")
@@ -291,6 +293,8 @@ class AnswerText(Generic[R]):
         self._make = make
         self._pieces = TextPieces(TextDelta, TextCompleted)
         self._reader: Feeder[str, R] | None = make()
+        self._has_text = False
+        self._end: MessageCompleted | None = None
 
     def feed(self, event: Event) -> Iterable[R]:
         if type(event) in _READ:
@@ -304,17 +308,30 @@ class AnswerText(Generic[R]):
             case ErrorEvent():
                 raise event.error
             case MessageStarted() | StepRestarted():
-                self._reader = self._make()
+                self._reader, self._has_text, self._end = self._make(), False, None
+            case MessageCompleted():
+                self._end = event
             case ToolCallStarted() if not event.metadata.get("server"):
                 self._reader = None
             case _:
                 pass
         for text in self._pieces(event):
             if self._reader is not None:
+                self._has_text = self._has_text or bool(text.strip())
                 yield from self._reader.feed(text)
 
     def close(self) -> Iterable[R]:
-        return self._reader.close() if self._reader is not None else ()
+        if self._reader is None:
+            return ()
+        end = self._end
+        try:
+            if not self._has_text and end is not None and end.finish_reason in ("length", "content_filter"):
+                raise ValidationError("invalid_output", "the answer is empty", metadata={"text": ""})
+            return self._reader.close()
+        except ValidationError as error:
+            raise error if end is None else unreadable(error, end) from error.__cause__
 
 
-_READ = frozenset({ErrorEvent, MessageStarted, StepRestarted, ToolCallStarted, TextDelta, TextCompleted})
+_READ = frozenset(
+    {ErrorEvent, MessageStarted, MessageCompleted, StepRestarted, ToolCallStarted, TextDelta, TextCompleted}
+)

@@ -199,10 +199,11 @@ def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions
     >>> stream(Fake("Hello"), "Hi").run().result
     ChatResult('Hello', completed, 1 steps, 0 tokens)
 
-    The last event is ``ChatCompleted``.
+    The last event is ``ChatCompleted``. Its `result` is what `chat` returns.
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    return setup.returned_by("stream", setup.drop_hidden(_chat_events(setup, as_thread(thread))))
+    events = _chat_events(setup, as_thread(thread), setup.response_format(Request()))
+    return setup.returned_by("stream", setup.drop_hidden(events))
 
 
 @overload
@@ -231,12 +232,12 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
     return setup.returned_by("chat", _chat_events(setup, as_thread(thread)).pipe(to_result), ChatResult)
 
 
-def _chat_events(setup: Setup, thread: Thread) -> Stream[Event]:
+def _chat_events(setup: Setup, thread: Thread, parse: Any = None) -> Stream[Event]:
     until_halt = chat_options(setup.options)
 
     def make() -> Stream[Event]:
         ask, finalize = ask_functions(setup, thread)
-        events = ask(thread).pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt))
+        events = ask(thread).pipe(ops.repeat_until_halt(ask, finalize=finalize, parse=parse, **until_halt))
         return setup.observe(events, ChatSpan)
 
     return Deferred(make)

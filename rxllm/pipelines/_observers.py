@@ -411,7 +411,7 @@ class ChatSpan(Span):
 
     def see(self, event: Event) -> None:
         if isinstance(event, ChatCompleted):
-            self._result = event.result
+            self._result = event.unparsed or event.result
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         result = self._result

@@ -227,7 +227,7 @@ class Answers(msgspec.Struct, frozen=True):
             edited = self._edited_call(tool, call, call.id)
             return execution(tool, call, settings, thread, scope, edited, (agent, self._within(call, agent)))
         if call.id in self.results:
-            return from_iterable([ToolResultEncoded(call.id, settings.encode(self.results[call.id], call))])
+            return from_iterable([ToolResultEncoded(call.id, *settings.encode(self.results[call.id], call))])
         verdict = self.approvals.get(call.id)
         if _is_denial(verdict):
             return from_iterable(failed(denied(call, verdict), call, settings))

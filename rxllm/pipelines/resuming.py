@@ -119,7 +119,8 @@ def stream_resume(
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
     _check(setup, chat, thread, answers)
-    return setup.returned_by("stream_resume", setup.drop_hidden(resumed_events(setup, thread, answers)))
+    events = resumed_events(setup, thread, answers, setup.response_format(Request()))
+    return setup.returned_by("stream_resume", setup.drop_hidden(events))
 
 
 def unchecked_resume(
@@ -130,7 +131,8 @@ def unchecked_resume(
     A thread that has nothing to resume is not an error here.
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    return setup.drop_hidden(resumed_events(setup, thread, _answers(approvals, results)))
+    parse = setup.response_format(Request())
+    return setup.drop_hidden(resumed_events(setup, thread, _answers(approvals, results), parse))
 
 
 @overload
@@ -200,7 +202,7 @@ def resume(
     return setup.returned_by("resume", events.pipe(to_result), ChatResult)
 
 
-def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
+def resumed_events(setup: Setup, thread: Thread, answers: Answers, parse: Any = None) -> Stream[Event]:
     until_halt = chat_options(setup.options)
     thread, others = answers.replied(thread)
 
@@ -211,7 +213,7 @@ def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Eve
         others.check(halted, settings)
         halted_step = None if halted is None else complete_step(setup, halted, others, settings)
         first = ask(thread) if halted_step is None else setup.observe_step(halted_step)
-        events = first.pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt))
+        events = first.pipe(ops.repeat_until_halt(ask, finalize=finalize, parse=parse, **until_halt))
         return setup.observe(events, ChatSpan)
 
     return Deferred(make)

@@ -21,7 +21,7 @@ from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import conclude, fail
 from rxllm.runtime.context_variables import current_reader
 from rxllm.runtime.stream_arguments import check_streams
-from rxllm.values import Labelled, Response
+from rxllm.values import ChatResult, Labelled, Response
 from rxllm.values.argument_checks import check, check_count, check_instance, invalid_option, is_positive, must_be
 from rxllm.values.errors import as_llm_error
 
@@ -262,15 +262,18 @@ def _add_note(event: Event, note: Mapping[str, Any]) -> Event:
     def annotate(response: Response[Any]) -> Response[Any]:
         return replace(response, metadata={**response.metadata, **note})
 
+    def annotate_chat(chat: ChatResult) -> ChatResult:
+        steps = tuple(replace(step, response=annotate(step.response)) for step in chat.steps)
+        last = None if chat.final_response is None else annotate(chat.final_response)
+        return replace(chat, steps=steps, final_response=last, metadata={**chat.metadata, **note})
+
     match event:
         case MessageCompleted():
             return msgspec.structs.replace(event, metadata={**event.metadata, **note})
         case StepCompleted(result=step):
             return StepCompleted(replace(step, response=annotate(step.response)))
-        case ChatCompleted(result=chat):
-            steps = tuple(replace(step, response=annotate(step.response)) for step in chat.steps)
-            last = None if chat.final_response is None else annotate(chat.final_response)
-            return ChatCompleted(replace(chat, steps=steps, final_response=last, metadata={**chat.metadata, **note}))
+        case ChatCompleted(result=result, unparsed=before):
+            return ChatCompleted(annotate_chat(result), None if before is None else annotate_chat(before))
         case _:
             return event
 

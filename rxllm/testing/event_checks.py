@@ -256,7 +256,8 @@ class _ChatChecker:
             raise BrokenRule("step_completed", f"the events fold into {folded}, but the step's response is {response}")
 
     def _check_chat(self, event: ev.ChatCompleted) -> None:
-        final, steps = event.result.final_response, event.result.steps
+        result = event.unparsed or event.result
+        final, steps = result.final_response, result.steps
         if self._steps < len(steps):
             raise BrokenRule("chat_completed", f"{self._steps} steps were completed, but the chat has {len(steps)}")
         if self._last_response is not None and final != self._last_response:

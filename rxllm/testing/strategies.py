@@ -236,6 +236,7 @@ _event_fields: dict[str, st.SearchStrategy[Any]] = {
     "attempt": st.integers(1, 9),
     "content": texts,
     "used": st.booleans(),
+    "parts": st.lists(parts, max_size=2).map(tuple),
 }
 
 
@@ -246,7 +247,7 @@ def _event(cls: type[ev.Event]) -> st.SearchStrategy[Any]:
         fields[spec.name] = maps if mapping else _event_fields.get(spec.name, texts)
     special: dict[type[ev.Event], dict[str, st.SearchStrategy[Any]]] = {
         ev.StepCompleted: {"result": step_results},
-        ev.ChatCompleted: {"result": chat_results},
+        ev.ChatCompleted: {"result": chat_results, "unparsed": st.none()},
         ev.RawChunk: {"kind": texts.filter(lambda kind: kind != "usage")},  # the kind "usage" is read as a UsageUpdated
         ev.PartAdded: {"part": st.builds(va.ProviderPart, texts, maps)},
     }

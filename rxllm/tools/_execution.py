@@ -413,11 +413,12 @@ def is_halting(event: Event) -> bool:
 
 def _outcome(result: Any, call: ToolCall, settings: ToolSettings) -> Event:
     if not isinstance(result, Halt):
-        return ToolResultEncoded(call.id, settings.encode(result, call))
+        return ToolResultEncoded(call.id, *settings.encode(result, call))
     if result.question is not None:
         return AskUserRequested(call.id, call.name, result.question, dict(result.opts))
     if result.reason in RESERVED_HALTS:
         message = f"a tool cannot halt with the reason {result.reason!r}, which is reserved; choose a different reason"
         metadata = {"reserved_halt_reason": result.reason}
         raise ToolError("invalid_return", message, tool_name=call.name, tool_call_id=call.id, metadata=metadata)
-    return ToolHalt(call.id, result.reason, result.result, settings.encode(result.result, call))
+    content, parts = settings.encode(result.result, call)
+    return ToolHalt(call.id, result.reason, result.result, content, parts=parts)

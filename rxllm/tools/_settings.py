@@ -9,11 +9,23 @@ from typing import Any, Literal, TypeGuard, cast
 
 import msgspec
 
-from rxllm.values import FunctionTool, Tool, ToolCall, ToolContext, ToolError, ValidationError, described, schema_faults
+from rxllm.values import (
+    FunctionTool,
+    Part,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolError,
+    ValidationError,
+    described,
+    schema_faults,
+)
 from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive, must_be, shown
 from rxllm.values.errors import Path
 from rxllm.values.json_text import json_text, well_formed
 from rxllm.values.responses import shorten
+from rxllm.values.result_parts import split_result
+from rxllm.values.whole_numbers import with_ints
 
 PROMPT: Mapping[str, Any] = {
     "type": "object",
@@ -113,12 +125,13 @@ class ToolSettings(msgspec.Struct, frozen=True):
         """
         call = context.tool_call
         self.check_call(tool, call)
+        arguments = with_ints(call.arguments, tool.schema)
         if self.executor is not None:
             executor = self.executor
-            return lambda: executor(tool, call.arguments, context)
+            return lambda: executor(tool, arguments, context)
         if isinstance(tool, FunctionTool):
-            return tool.bind(call.arguments, context, streams)
-        return tool.bind(call.arguments, context)
+            return tool.bind(arguments, context, streams)
+        return tool.bind(arguments, context)
 
     def streams_arguments(self, tool: Tool) -> TypeGuard[FunctionTool[..., Any]]:
         """Whether `tool` can read arguments while the model is still writing them."""
@@ -136,19 +149,20 @@ class ToolSettings(msgspec.Struct, frozen=True):
             message = f"the arguments are invalid: {shorten(described(faults), 400)}"
             raise tool_error(call, "invalid_arguments", message)
 
-    def encode(self, result: Any, call: ToolCall) -> str:
-        """Return a tool's result as text for the model.
+    def encode(self, result: Any, call: ToolCall) -> tuple[str, tuple[Part, ...]]:
+        """Return a tool's result as text for the model and, if it contains images or files, as parts.
 
         Raises ``ToolError("encoding_failed")`` if the result cannot be encoded.
         """
         try:
-            text = cast(object, (self.encoder or encode_result)(result))
+            own = split_result(result, encode_result) if self.encoder is None else (self.encoder(result), ())
+            text, parts = cast(tuple[object, tuple[Part, ...]], own)
         except Exception as error:
             reason = error.message if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
             raise _not_encoded(call, f"{shown(result)}: {reason}") from error
         if not isinstance(text, str):
             raise _not_encoded(call, f"tool_result_encoder must return text, not {shown(text)}")
-        return text
+        return text, parts
 
     def encode_error(self, error: ToolError, call: ToolCall) -> str:
         """Return a one-line error message for the model, without internal details."""
@@ -159,7 +173,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         elif error.reason == "encoding_failed":
             text = "the result of the tool cannot be encoded"
         try:
-            return self.encode({"error": text}, call)
+            return self.encode({"error": text}, call)[0]
         except ToolError:
             return encode_result({"error": text})
 

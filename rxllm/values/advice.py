@@ -170,7 +170,7 @@ ADVICE: dict[str, dict[str, str]] = {
     },
     "ChatResult": {
         "text content output": "`output_text`",
-        "message finish_reason thinking id model": "`final_response.{name}`",
+        "message thinking id model": "`final_response.{name}`",
         "response": "`final_response`",
         "tool_calls": "`pending_tool_calls` for the unanswered calls, or the tool_calls of each step's response",
         "interruptions interrupts approvals": "`pending_tool_calls`",

@@ -78,9 +78,10 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     * lists, dicts and unions of these.
 
     The model sees each parameter's type, default, bounds and description. Bounds are written ``Annotated[int,
-    Field(ge=1)]``. A description is written ``Annotated[str, "text"]``, or in a Google-style ``Args:`` section. The
-    function receives objects of the annotated types. rxllm fills in `ToolContext` parameters, and the model does not
-    see them.
+    Field(ge=1)]``. A description is written ``Annotated[str, "text"]``, or in the docstring: in an ``Args:`` section
+    (Google), in a ``Parameters`` section (NumPy), or as ``:param city: ...`` (Sphinx). The rest of the docstring is the
+    tool's description. The function receives objects of the annotated types. rxllm fills in `ToolContext` parameters,
+    and the model does not see them.
 
     An ``async def`` function can read an argument while the model is still writing it. Annotate the last parameters
     with ``Stream[str]`` for text, or ``Stream[T]`` for an array. An `eager` tool then starts when the first of these

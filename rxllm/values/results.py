@@ -12,7 +12,7 @@ from rxllm.values.base import Value, value
 from rxllm.values.errors import LLMError, ValidationError
 from rxllm.values.json_text import json_data
 from rxllm.values.messages import Message
-from rxllm.values.responses import Response
+from rxllm.values.responses import FinishReason, Response
 from rxllm.values.threads import MessageLike, Thread
 from rxllm.values.tools import ToolCall
 from rxllm.values.usage import Usage
@@ -79,8 +79,9 @@ class ChatResult(Value, Generic[T]):
     """The result of a chat that has completed or halted.
 
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
-    ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled`` or a tool's own reason. `usage` is the total usage of
-    the steps. A pending call inside an agent has an id such as ``"c1/c2"``.
+    ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled`` or a tool's own reason. A chat is also ``completed``
+    if its last answer was cut off or filtered; see `finish_reason`. `usage` is the total usage of the steps. A pending
+    call inside an agent has an id such as ``"c1/c2"``.
     """
 
     thread: Thread
@@ -104,6 +105,11 @@ class ChatResult(Value, Generic[T]):
         """The parsed final answer, or None if the chat failed or halted."""
         return self.final_response.parsed if self.final_response else None
 
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """The reason why the final response ended; ``length`` means that the token limit cut it off."""
+        return self.final_response.finish_reason if self.final_response else None
+
     def raise_for_error(self) -> ChatResult[T]:
         """Return this result, or raise `error` if it is set."""
         if self.error is not None:
@@ -115,13 +121,16 @@ class ChatResult(Value, Generic[T]):
 
     def __repr__(self) -> str:
         error = f", {self.error!r}" if self.error else ""
-        text = shorten(self.output_text)
-        return f"ChatResult({text!r}, {self.halted_reason}, {len(self.steps)} steps, {self.usage.total} tokens{error})"
+        return f"ChatResult({shorten(self.output_text)!r}, {self._summary}{error})"
+
+    @property
+    def _summary(self) -> str:
+        reason = f" ({self.finish_reason})" if self.finish_reason in ("length", "content_filter", "other") else ""
+        return f"{self.halted_reason}{reason}, {len(self.steps)} steps, {self.usage.total} tokens"
 
     def _repr_markdown_(self) -> str:
         error = f"\n\n**{type(self.error).__name__}**: {self.error}" if self.error else ""
-        summary = f"*{self.halted_reason}, {len(self.steps)} steps, {self.usage.total} tokens*"
-        return f"{self.thread._repr_markdown_()}{error}\n\n{summary}"  # pyright: ignore[reportPrivateUsage]
+        return f"{self.thread._repr_markdown_()}{error}\n\n*{self._summary}*"  # pyright: ignore[reportPrivateUsage]
 
 
 def rows(results: Iterable[Response[Any] | StepResult[Any] | ChatResult[Any]]) -> list[dict[str, Any]]:

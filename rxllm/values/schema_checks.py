@@ -267,7 +267,7 @@ class _Document:
         if not fragment:
             return self._bases
         if fragment.startswith("/"):
-            return [found for base in self._bases if (found := _follow_pointer(base, fragment)) is not None]
+            return [found for base in self._bases if (found := follow_pointer(base, fragment)) is not None]
         return self._by_anchor.get(fragment, [])
 
 
@@ -283,7 +283,7 @@ def _parts(keyword: str, value: Any) -> Iterator[Schema]:
     yield from (item for item in items if isinstance(item, dict))
 
 
-def _follow_pointer(base: Any, pointer: str) -> Any:
+def follow_pointer(base: Any, pointer: str) -> Any:
     for name in pointer.split("/")[1:]:
         name = name.replace("~1", "/").replace("~0", "~")
         try:

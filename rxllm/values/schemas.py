@@ -25,6 +25,7 @@ does not accept, such as most formats.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -47,6 +48,7 @@ from rxllm.values.json_text import (
 )
 from rxllm.values.requests import json_schema
 from rxllm.values.schema_checks import schema_faults
+from rxllm.values.whole_numbers import has_whole_float, with_ints
 
 ResponseFormat = str | Mapping[str, Any] | type[Any] | UnionType
 """A call's ``response_format``; see the table above."""
@@ -249,7 +251,7 @@ def _read_json(schema: Mapping[str, Any], text: str) -> Any:
     faults = schema_faults(schema, data)
     if faults:
         raise _invalid_output("valid under its schema", faults)
-    return data
+    return with_ints(data, schema)
 
 
 class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
@@ -277,7 +279,20 @@ def _decode_type(decode: Callable[[str], Any], hint: Any, text: str) -> Any:
     except Exception as error:  # a validator can raise any error
         if fault := _cut_off(text):
             raise _invalid_output("complete JSON", [((), fault)]) from None
-        raise _invalid_output(_type_name(hint), faults_of(error)) from error
+        refused = error
+    if (text_with_ints := _with_ints(hint, text)) is not None:
+        return _decode_type(decode, hint, text_with_ints)
+    raise _invalid_output(_type_name(hint), faults_of(refused)) from refused
+
+
+def _with_ints(hint: Any, text: str) -> str | None:
+    """Return the JSON `text` with ints in place of whole floats, or None if there is nothing to replace."""
+    try:
+        data, schema = decode_json(unfenced(text)), _own_schema(hint)
+    except (*UNREADABLE, ValidationError):  # not JSON, or a type that has no schema
+        return None
+    changed = json.dumps(with_ints(data, schema))  # unlike msgspec, `json` writes ints of any size
+    return changed if has_whole_float(data) and changed != json.dumps(data) else None
 
 
 def _cut_off(text: str) -> str:

@@ -6,13 +6,11 @@ msgspec converts the arguments, except those whose type hints need pydantic.
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from functools import partial
 from importlib import import_module
 from inspect import Parameter as Signed
-from itertools import takewhile
 from pathlib import PurePath
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -29,6 +27,7 @@ from rxllm.values.json_text import (
     json_data,
     type_adapter,
 )
+from rxllm.values.whole_numbers import has_whole_float, with_ints
 
 Default = Callable[[], Any]
 
@@ -65,6 +64,15 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
         Raises msgspec's or pydantic's error if `data` does not match.
         """
+        try:
+            return self._convert(data)
+        except Exception:
+            if not has_whole_float(data):
+                raise
+        schema = _object_schema({"data": self})
+        return self._convert(with_ints({"data": data}, schema)["data"])
+
+    def _convert(self, data: Any) -> Any:
         if self.adapter is None:
             return msgspec.convert(data, self.hint, dec_hook=_read_path)
         return self.adapter.validate_json(json_bytes(data))
@@ -184,15 +192,6 @@ def docstring_of(function: Any) -> str:
     own = inspect.getdoc(function) if hasattr(function, "__name__") else None
     inner = _function_in(function).__doc__
     return own or inspect.cleandoc(inner or "")
-
-
-def parameter_docs(docstring: str) -> dict[str, str]:
-    """Return the descriptions in a Google-style ``Args:`` section, by parameter name."""
-    _, _, rest = docstring.partition("Args:\n")
-    section = "".join(takewhile(lambda line: line[0].isspace(), rest.splitlines(keepends=True)))
-    indent = re.match(r"[ \t]*", section)
-    entries = re.split(rf"^{indent[0] if indent else ''}(\w+)(?:\s*\([^)]*\))?:", section, flags=re.MULTILINE)
-    return {name: " ".join(text.split()) for name, text in zip(entries[1::2], entries[2::2], strict=True)}
 
 
 def _function_in(function: Any) -> Any:

@@ -7,7 +7,6 @@ keyword.
 from __future__ import annotations
 
 import inspect
-import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,6 +32,7 @@ from typing import (
 from rxllm.values.argument_checks import is_positive, must_be, shorten
 from rxllm.values.base import Value, value
 from rxllm.values.codec import encode_result
+from rxllm.values.docstrings import read_docstring
 from rxllm.values.errors import ToolError, ValidationError
 from rxllm.values.json_text import described, read_arguments
 from rxllm.values.pickles import by_value, portable, travels_by_value
@@ -42,7 +42,6 @@ from rxllm.values.tool_schemas import (
     arguments_schema,
     convert,
     docstring_of,
-    parameter_docs,
     refuse_bounds,
     signature_of,
 )
@@ -298,11 +297,11 @@ def from_function(
     streams, signature = argument_streams(name, function, signature)
     parameters, schema = arguments_schema(name, signature)
     refuse_bounds(name, streams, schema)
-    docstring = docstring_of(function)
-    for parameter, text in parameter_docs(docstring).items():
-        if parameter in schema["properties"]:
+    own_description, texts = read_docstring(docstring_of(function))
+    for parameter, text in texts.items():
+        if text and parameter in schema["properties"]:
             schema["properties"][parameter].setdefault("description", text)
-    description = description or re.split(r"\n\s*\n|\n\s*Args:", docstring)[0].strip()
+    description = description or own_description
     known: dict[str, Any] = {"parameters": parameters, "context": context, "streams": streams, "unbound": unbound}
     return FunctionTool(name, description, schema, function, **flags, **known)
 

@@ -68,7 +68,7 @@ class ClientFold:
         return fold
 
     def apply(self, event: ev.Event) -> None:
-        self.state = self.state.apply_event(event)
+        self.state = self.state.apply_event(ev.unparsed(event))
         match event:
             case ev.TextDelta() | ev.ThinkingDelta() | ev.ToolCallDelta():
                 pass
@@ -88,8 +88,8 @@ class ClientFold:
                 return changed(event, message=replace(self.state.message, metadata=message.metadata))
             case ev.StepCompleted(result=result):
                 return ev.StepCompleted(self._step(result))
-            case ev.ChatCompleted(result=result):
-                response = self.state.last_response
+            case ev.ChatCompleted():
+                result, response = event.unparsed or event.result, self.state.last_response
                 return ev.ChatCompleted(replace(result, thread=Thread(), final_response=response, steps=()))
             case Nested(path=path, event=inner) if path:
                 return Nested(path, self.agent(path).filled(inner))
@@ -190,6 +190,7 @@ class _Client:
         return ()
 
     def _seen(self, event: ev.Event, fold: ClientFold) -> ev.Event | None:
+        event = ev.unparsed(event)
         match event:
             case ev.RawChunk() | ev.PartAdded():
                 return None
@@ -234,8 +235,10 @@ def _kept(event: ev.Event) -> ev.Event | None:
             return ev.ErrorEvent(_error(error))
         case ev.ToolExecutionCompleted(result=result, error=error):
             return changed(event, result=_data(result), error=error and _error(error))
-        case ev.ToolHalt(result=result, metadata=metadata):
-            return changed(event, result=_data(result), metadata=_named(metadata))
+        case ev.ToolResultEncoded(parts=parts):
+            return changed(event, parts=_parts(parts))
+        case ev.ToolHalt(result=result, metadata=metadata, parts=parts):
+            return changed(event, result=_data(result), metadata=_named(metadata), parts=_parts(parts))
         case ev.ToolProgress(data=data):
             return changed(event, data=_data(data))
         case ev.Custom(name=name):
@@ -257,8 +260,12 @@ def _chat(result: ChatResult) -> ChatResult:
 def _message(message: Message) -> Message:
     content: Any = message.content
     if isinstance(content, tuple):
-        content = tuple(_part(part) for part in message.parts if not isinstance(part, ProviderPart))
+        content = _parts(message.parts)
     return replace(message, content=content, tool_calls=_calls(message.tool_calls), metadata=_named(message.metadata))
+
+
+def _parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return tuple(_part(part) for part in parts if not isinstance(part, ProviderPart))
 
 
 def _part(part: Part) -> Part:

@@ -219,8 +219,8 @@ class Answer:
                 self._restart()
             case ev.MessageStarted():
                 self._next_step()
-            case ev.ChatCompleted(result=result):
-                self._end(result)
+            case ev.ChatCompleted():
+                self._end(event.unparsed or event.result)
             case _:
                 pass
 

@@ -49,7 +49,7 @@ def test_a_step_has_its_text_as_a_chat_has() -> None:
         (result, "text", "; write output_text"),
         (result, "response", "; write final_response"),
         (result, "messages", "; write thread.messages"),
-        (result, "finish_reason", "; write final_response.finish_reason"),
+        (result, "thinking", "; write final_response.thinking"),
         (result, "interruptions", "; write pending_tool_calls"),
         (result, "question", "; write pending_question"),
         (step, "text", "; write output_text"),

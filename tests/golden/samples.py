@@ -107,8 +107,10 @@ EVENTS: list[ev.Event] = [
     ev.ToolExecutionCompleted("call_1", "add", {"sum": 4}),
     ev.ToolExecutionCompleted("call_1", "add", None, va.ToolError("timeout", tool_name="add", tool_call_id="call_1")),
     ev.ToolResultEncoded("call_1", '{"sum":4}'),
+    ev.ToolResultEncoded("call_1", "[image/png, 3 bytes]", (va.ImagePart(IMAGE),)),
     ev.AskUserRequested("call_1", "ask", "Sure?", {"choices": ["yes"]}),
     ev.ToolHalt("call_1", "done", {"n": 1}, "text", {"k": "v"}),
+    ev.ToolHalt("call_1", "done", {"n": 1}, "text", {"k": "v"}, (va.ImagePart(IMAGE),)),
     ev.StepCompleted(STEP),
     ev.ChatCompleted(CHAT),
     ev.ThinkingDelta("hm", "b2"),
@@ -175,7 +177,8 @@ def unset_fields() -> list[str]:
 
 def _defaults(cls: Any) -> dict[str, Any]:
     if issubclass(cls, msgspec.Struct):
-        return {field.name: field.default for field in msgspec.structs.fields(cls)}
+        # A result that is parsed has no JSON form.
+        return {field.name: field.default for field in msgspec.structs.fields(cls) if field.name != "unparsed"}
     if issubclass(cls, va.LLMError):
         return dict.fromkeys(cls.FIELDS)
     return {field.name: field.default for field in dataclasses.fields(cls) if field.name != "handler"}

@@ -101,7 +101,7 @@ def test_two_passes_by_hand(script: Any, options: Any) -> None:
             operators.run_tools(thread=asked, **tools)
         )
 
-    until = {name: options[name] for name in TURNS if name in options} | {"finalize": finalize}
+    until = {name: options[name] for name in TURNS if name in options} | {"finalize": finalize, "parse": SCHEMA}
     two = {"response_format": SCHEMA, "structured_finalize": True, "structured_finalize_nudge": "And now?"}
     facade = rxllm.stream(engine(script), THREAD, **options, **two)  # type: ignore[arg-type]
     same(facade, hand["stream"](model, THREAD, until, **tools), options)

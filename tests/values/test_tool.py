@@ -57,7 +57,8 @@ def weather(
 def test_a_function_s_name_docstring_and_hints_are_the_tool() -> None:
     assert isinstance(weather, FunctionTool)
     assert weather.name == "weather"
-    assert weather.description == "Say what the weather\nwill be."
+    returns = "Returns:\n    days: not a parameter's description."
+    assert weather.description == f"Say what the weather\nwill be.\n\nThe forecast is made up.\n\n{returns}"
     assert weather.schema["type"] == "object"
     assert weather.schema["required"] == ["place"]
     assert list(weather.schema["properties"]) == ["place", "unit", "days"]
