@@ -233,7 +233,7 @@ class Fetcher:
         except TimeoutError:
             raise AdapterError("timeout", f"{url} took longer than {seconds} s", provider=self._provider) from None
         except Exception as error:
-            failure = transport_error(error, self._provider, url)
+            failure = transport_error(error, self._provider, url, self._client)
             if failure is None:
                 raise
             raise failure from None

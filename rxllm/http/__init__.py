@@ -5,6 +5,7 @@ file                              contents
 ================================  =====================================================================================
 ``stream``                        the source, which sends a request and decodes the bytes of the response into events
 ``clients``, ``pools``            the clients and their connections, which several calls can share
+``proxies``                       sends requests through the proxies that the environment sets
 ``reattach``                      reads the rest of an answer over a new connection, after the first one has dropped
 ``timeouts``                      the timeouts for connecting, for the response and for idle periods
 ``redirects``                     follows redirects, without sending secrets to another host

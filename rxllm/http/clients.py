@@ -27,6 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from rxllm.http.pools import CALLS, KEEPALIVE_SECONDS, Pools
+from rxllm.http.proxies import proxies, proxy_mounts
 from rxllm.http.timeouts import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS
 from rxllm.runtime.portal import running_loop
 from rxllm.runtime.threads import daemon_threads
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
     """Return an httpx or httpx2 client that has rxllm's settings and no limit on the number of connections."""
     package = imported(library)
-    return _new_client(lambda: package.AsyncClient(**client_settings(max_connections=None, library=library)))
+    return _new_client(
+        package.AsyncClient, package.AsyncHTTPTransport, client_settings(max_connections=None, library=library)
+    )
 
 
 def imported(transport: str) -> Any:
@@ -66,17 +69,20 @@ def aiohttp_client() -> httpx.AsyncClient:
     >>> OpenAIChat(client=aiohttp_client)
     OpenAIChat('https://api.openai.com/v1')
     """
-    from urllib.request import getproxies
+    import httpx
 
     httpx_aiohttp = imported("aiohttp")
-    if any(url.startswith("socks") for url in getproxies().values()):  # aiohttp treats every proxy as an HTTP proxy
+    if any(url.startswith("socks") for url in proxies().values()):  # aiohttp treats every proxy as an HTTP proxy
         message = "the environment sets a SOCKS proxy, which aiohttp cannot use; use the transport 'httpx' instead"
         raise EngineError("invalid_engine", message)
-    # In aiohttp, 0 means no limit and None means 100.
-    client: Any = _new_client(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
-    for transport in {client._transport, *client._mounts.values()} - {None}:  # including proxy transports
+
+    def new_transport(proxy: str | None, **settings: Any) -> Any:
+        transport = httpx_aiohttp.AiohttpTransport(proxy=proxy and httpx.Proxy(proxy), **settings)
         transport.client = functools.partial(_session_without_cookies, transport)
-    return client
+        return transport
+
+    # In aiohttp, 0 means no limit and None means 100.
+    return _new_client(httpx_aiohttp.HttpxAiohttpClient, new_transport, client_settings(max_connections=0))
 
 
 def _session_without_cookies(transport: Any) -> Any:
@@ -93,9 +99,14 @@ def _session_without_cookies(transport: Any) -> Any:
     return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
 
-def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
+def _new_client(
+    new_client: Callable[..., Any], new_transport: Callable[..., Any], settings: dict[str, Any]
+) -> httpx.AsyncClient:
+    """Return a client whose transports obey the proxies of the environment."""
+    pool = {"verify": settings["verify"], "limits": settings["limits"]}
     try:
-        return make()
+        mounts = proxy_mounts(lambda proxy: new_transport(proxy=proxy, **pool))
+        return new_client(transport=new_transport(proxy=None, **pool), mounts=mounts, **settings)
     except Exception as error:
         is_import = isinstance(error, ImportError)
         if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
@@ -128,7 +139,15 @@ def _certificates() -> ssl.SSLContext:
     # Loading certificates is slow, so all clients share them.
     import httpx
 
-    return httpx.create_ssl_context()
+    try:
+        return httpx.create_ssl_context()
+    except OSError as error:  # including SSLError
+        name = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), None)
+        if name is None:
+            raise
+        fault = "has no certificates" if isinstance(error, ssl.SSLError) else f"cannot be read ({error.strerror})"
+        message = f"{name} {fault}: got {os.environ[name][:80]!r}; set it to a file of PEM certificates, or unset it"
+        raise EngineError("invalid_engine", message) from error
 
 
 _prepared: set[str] = set()

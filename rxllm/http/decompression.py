@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import zlib
 from collections.abc import AsyncGenerator, Iterable, Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import httpx
@@ -18,6 +18,8 @@ SLICE_BYTES = 1 << 16
 _NAMES = {"gzip", "x-gzip", "deflate"}
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 _HEAD_BYTES = 2
+_MAGIC = b"\x1f\x8b"
+"""The first bytes of a gzip member."""
 
 
 class DecompressionError(ValueError):
@@ -65,26 +67,54 @@ def _through(layers: list[_Decompressor], data: bytes) -> Iterable[bytes]:
 
 
 class _Decompressor:
+    """Decompresses a body that consists of one or more members.
+
+    RFC 1952 allows several gzip members. Some servers also send several zlib streams. Whatever else follows a member is
+    ignored, as in browsers.
+    """
+
     def __init__(self, name: str) -> None:
-        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate: see `_has_head`
-        self._head = b""
+        self._is_gzip = name != "deflate"
+        self._inflate: Any = None  # None between members
+        self._head: bytes = b""
+        self._has_begun = False
+        self._is_over = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        data, self._head = self._head + data, b""
-        if self._inflate is None and len(data) < _HEAD_BYTES:
-            self._head = data
-            return
-        inflate = self._inflate = self._inflate or zlib.decompressobj(_ZLIB if _has_head(data) else _RAW)
-        piece = b"-"
-        # If a slice is full, zlib may still hold more output.
-        while (data or len(piece) == SLICE_BYTES) and not inflate.eof:
+        # zlib copies the input that it leaves, so that large inputs with small members would take quadratic time.
+        for start in range(0, len(data), SLICE_BYTES):
+            yield from self._feed(data[start : start + SLICE_BYTES])
+
+    def _feed(self, data: bytes) -> Iterator[bytes]:
+        is_full = False  # if a slice is full, zlib may still hold more output
+        while (data or is_full) and not self._is_over:
+            if self._inflate is None:
+                data = self._begin(data)
+                continue
             try:
-                piece = inflate.decompress(data, SLICE_BYTES)
+                piece = self._inflate.decompress(data, SLICE_BYTES)
             except zlib.error as error:
                 raise DecompressionError(str(error)) from error
-            data = inflate.unconsumed_tail
+            is_full = len(piece) == SLICE_BYTES
+            data = self._inflate.unconsumed_tail
+            if self._inflate.eof:
+                data, self._inflate, is_full = self._inflate.unused_data, None, False
             if piece:
                 yield piece
+
+    def _begin(self, data: bytes) -> bytes:
+        """Begin the next member, and return its bytes so far, or nothing if they are too few or no member."""
+        data = self._head + data
+        if self._has_begun:
+            data = data.lstrip(b"\0")  # members may be padded
+        if len(data) < _HEAD_BYTES:
+            self._head = data
+            return b""
+        wbits = _GZIP if self._is_gzip else _ZLIB if _has_head(data) else _RAW
+        if self._has_begun:
+            self._is_over = wbits == _RAW or (wbits == _GZIP and data[:_HEAD_BYTES] != _MAGIC)
+        self._inflate, self._head, self._has_begun = zlib.decompressobj(wbits), b"", True
+        return data
 
 
 def _has_head(data: bytes) -> bool:

@@ -212,7 +212,8 @@ async def _read(
                 pump.emit(decoder.feed(b""))
     except Exception as error:
         # If the subscriber raised the error, do not change it.
-        failure = None if pump.refused else transport_error(error, exchange.provider, address(request), begun=streaming)
+        call = (exchange.provider, address(request), client)
+        failure = None if pump.refused else transport_error(error, *call, begun=streaming)
         if failure is None:
             raise
         if not streaming:

@@ -9,6 +9,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rxllm.http.decompression import DecompressionError
+from rxllm.http.proxies import proxy_for
+from rxllm.http.secrets import public_url
 from rxllm.http.timeouts import IdleTimeoutError
 from rxllm.values import AdapterError
 
@@ -35,8 +37,13 @@ class AddressError(ValueError):
     """Raised if the host or the port of a URL is invalid."""
 
 
-def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
-    """Convert `error` to an `AdapterError`. Return None if it is not a transport error."""
+def transport_error(
+    error: Exception, provider: str | None, url: str, client: Any = None, *, begun: bool = False
+) -> AdapterError | None:
+    """Convert `error` to an `AdapterError`. Return None if it is not a transport error.
+
+    If `client` has sent the request through a proxy of the environment, the message names the proxy.
+    """
     ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
     names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
     if names:  # httpx-aiohttp raises ConnectTimeout even if the connection was refused
@@ -49,7 +56,11 @@ def transport_error(error: Exception, provider: str | None, url: str, *, begun: 
     limit = f" of {text}" if isinstance(error, IdleTimeoutError) else ""
     failed = "was cut off" if begun else "could not be reached"
     fault = f"sent nothing for longer than the timeout{limit}" if is_silence else f"{failed}: {text}"
-    remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
+    proxy = proxy_for(url) if getattr(client, "trust_env", False) and not begun else None
+    if proxy is not None:
+        remedy = f"; the environment sets the proxy {public_url(proxy)}: check it, or add the host to NO_PROXY"
+    else:
+        remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
     result = AdapterError(reason, f"{url} {fault} ({names[0]}){remedy}", provider=provider)
     result.__context__, result.__suppress_context__ = error, True  # the message contains everything a user needs
     return result

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -326,12 +327,21 @@ def object_of(data: Any) -> Json:
 
 
 def is_response_to(message: Json, id: int | str) -> bool:
-    return "method" not in message and message.get("id") == id
+    return "method" not in message and own_id(message.get("id")) == id
 
 
 def is_about_another(message: Json, id: int | str) -> bool:
-    token = object_of(message.get("params")).get("progressToken")
+    token = own_id(object_of(message.get("params")).get("progressToken"))
     return "method" not in message or (message["method"] == "notifications/progress" and token != id)
+
+
+def own_id(echo: Any) -> Any:
+    """Return the id that a server has echoed. Some servers turn the numbers of requests into text.
+
+    >>> own_id("7"), own_id("listen-7")
+    (7, 'listen-7')
+    """
+    return int(echo) if isinstance(echo, str) and re.fullmatch(r"[1-9][0-9]{0,17}", echo) else echo
 
 
 def has_result(response: Json) -> bool:

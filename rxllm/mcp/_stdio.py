@@ -26,7 +26,7 @@ from typing import Any, NoReturn, cast
 import msgspec
 
 from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter, keys
-from rxllm.mcp._connection import PROVIDER, Connection, Json, messages_in, object_of, response
+from rxllm.mcp._connection import PROVIDER, Connection, Json, messages_in, object_of, own_id, response
 from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
@@ -321,8 +321,8 @@ class Process(asyncio.SubprocessProtocol):
 
     def _receivers(self, message: Json) -> list[Inbox]:
         token = object_of(message.get("params")).get("progressToken")
-        key = token if "method" in message else message.get("id")
-        if isinstance(key, str | int):  # a second response is dropped
+        key = own_id(token if "method" in message else message.get("id"))
+        if isinstance(key, str | int | float):  # a second response is dropped
             inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
             return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]

@@ -10,18 +10,19 @@ again with the answer.
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from rxllm import AdapterError, LLMError, ToolContext, ToolError, ValidationError, ask_user, validate
 from rxllm.mcp._connection import PROVIDER, Connection, Json, malformed, object_of
 from rxllm.mcp._http import Path, mirror_arguments
-from rxllm.values import FilePart, Halt, Image, ImagePart
+from rxllm.mcp._results import read_result
+from rxllm.tools import encode_result
+from rxllm.values import Halt
 
 MAX_ROUNDS = 10
 """The maximum number of requests that a tool call may send without asking the user anything."""
@@ -96,39 +97,10 @@ class _Call:
         return None
 
     def output(self, result: Json) -> Any:
-        content = result.get("content")
-        blocks = [object_of(block) for block in cast(list[Any], content)] if isinstance(content, list) else []
-        text = "\n".join(filter(None, map(self._text, blocks)))
+        value = read_result(result, self._context.progress)
         if result.get("isError"):
-            raise _error(self._context, text or "the tool failed without an explanation")
-        structured = result.get("structuredContent")
-        return text if text or structured is None else structured
-
-    def _text(self, block: Json) -> str:
-        match block:
-            case {"type": "text", "text": str(text)}:
-                return text
-            case {"type": "image" | "audio", "data": str(data), "mimeType": str(kind)}:
-                return self._report_file(data, kind)
-            case {"type": "resource", "resource": {"text": str(text), **named}}:
-                return f"{named.get('uri', '')}:\n{text}"
-            case {"type": "resource", "resource": {"blob": str(data), **named}}:
-                return self._report_file(data, str(named.get("mimeType") or "application/octet-stream"))
-            case {"type": "resource_link", "uri": str(uri)}:
-                named = (block.get(name) for name in ("name", "description"))
-                return ": ".join((uri, *(text for text in named if isinstance(text, str) and text)))
-            case _:
-                return ""
-
-    def _report_file(self, data: str, kind: str) -> str:
-        try:
-            binary = base64.b64decode(data, validate=True)
-        except ValueError as error:
-            raise malformed(f"the MCP server sent {kind[:80]} data that is not base64") from error
-        is_image = kind.startswith("image/")
-        file = {"mime_type": kind, "data": binary}
-        self._context.progress(ImagePart(Image.from_binary(binary, kind)) if is_image else FilePart(file))
-        return f"[{kind[:80]}, {len(binary)} bytes]"
+            raise _error(self._context, encode_result(value) if value else "the tool failed without an explanation")
+        return value
 
 
 # Questions that servers ask the user

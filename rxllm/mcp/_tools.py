@@ -112,11 +112,18 @@ def _connect(server: Any, headers: Mapping[str, str] | None, prefix: str) -> Con
 
 async def _list_tools(connection: Connection, prefix: str, allow_changes: bool) -> tuple[Tool, ...]:
     tools: dict[str, Tool] = {}
+    fault = ""
     async for entry in _entries(connection):
-        tool = _tool(connection, entry, prefix)
-        if tool is not None:
+        try:
+            tool = _tool(connection, entry, prefix)
+        except ValueError as error:
+            fault = str(error)
+            log.warning("the MCP tool %r is omitted: %s", str(object_of(entry).get("name"))[:80], fault)
+        else:
             name = _unique_name(tool.name, tools)
             tools[name] = replace(tool, name=name)
+    if fault and not tools:
+        raise malformed(f"the MCP server listed no usable tool: {fault}")
     return tuple(tool for tool in tools.values() if _is_listed(connection.definitions, tool, allow_changes))
 
 
@@ -133,37 +140,45 @@ def _is_listed(known: dict[str, str], tool: Tool, allow_changes: bool) -> bool:
     return True
 
 
-async def _entries(connection: Connection) -> AsyncIterator[Json]:
+async def _entries(connection: Connection) -> AsyncIterator[Any]:
     params: Json = {}
+    cursors: set[int] = set()  # hashes, because a cursor may be long
+    entries: list[Any] = []
     count = 0
-    for _ in range(MAX_PAGES):
+    while len(cursors) < MAX_PAGES:
         page = await connection.request("tools/list", params)
-        entries = page.get("tools")
-        if not isinstance(entries, list):
+        if not isinstance(page.get("tools"), list):
             raise malformed("the MCP server did not send a list of tools")
-        for entry in map(object_of, cast(list[Any], entries)):
+        earlier, entries = entries, cast(list[Any], page["tools"])
+        is_repeated = bool(entries) and entries == earlier
+        for entry in () if is_repeated else entries:
             count += 1
             if count > MAX_TOOLS:
                 raise malformed(f"the MCP server has more than {MAX_TOOLS} tools")
             yield entry
-        if page.get("nextCursor") is None:
+        cursor = page.get("nextCursor")
+        if cursor is None:
             return
-        params = {"cursor": page["nextCursor"]}
+        if is_repeated or hash(str(cursor)) in cursors:
+            log.warning(
+                "the MCP server repeats itself at the cursor %r; its list of tools ends there", str(cursor)[:80]
+            )
+            return
+        cursors.add(hash(str(cursor)))
+        params = {"cursor": cursor}
     raise malformed(f"the MCP server has more than {MAX_PAGES} pages of tools")
 
 
-def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
-    name, schema = entry.get("name"), entry.get("inputSchema")
+def _tool(connection: Connection, entry: Any, prefix: str) -> Tool:
+    """Return the tool that `entry` describes. Raises ``ValueError`` if rxllm cannot call it."""
+    fields = object_of(entry)
+    name, schema = fields.get("name"), fields.get("inputSchema")
     if not isinstance(name, str) or not isinstance(schema, dict):
-        raise malformed(f"the MCP server listed a tool without a name or an inputSchema: {str(entry)[:80]}")
+        raise ValueError(f"its entry has no name or no inputSchema: {str(entry)[:80]}")
     schema = cast(Json, schema)
-    try:
-        headers = parameter_headers(schema)
-    except ValueError as error:
-        log.warning("the MCP tool %r is omitted: %s", name[:80], error)
-        return None
-    description = entry.get("description")
-    own = {key: entry[key] for key in ("name", "title", "annotations", "outputSchema") if key in entry}
+    headers = parameter_headers(schema)
+    description = fields.get("description")
+    own = {key: fields[key] for key in ("name", "title", "annotations", "outputSchema") if key in fields}
     return Tool(
         _legal_name(prefix + name),
         description[:DESCRIPTION] if isinstance(description, str) else "",

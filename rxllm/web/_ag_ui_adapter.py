@@ -14,8 +14,9 @@ import msgspec
 from rxllm import AdapterError, Event, LLMError, Message, Nested, Request, StreamError, ToolCall, Usage
 from rxllm.adapters import HTTPAdapter, http_error, provider_error
 from rxllm.values import Call, FilePart, ImagePart, Part, ProviderPart, TextPart, ThinkingPart
-from rxllm.web._ag_ui_decoder import COUNTS, OWN, Chunks, Decoder, to_usage
+from rxllm.web._ag_ui_decoder import COUNTS, Decoder, to_usage
 from rxllm.web._ag_ui_encoder import VERSION
+from rxllm.web._ag_ui_frames import OWN, LongForms
 from rxllm.web._frames import Frame, text_of
 from rxllm.wire import Blocks, CallTracker, FrameDecoder, SSEDecoder
 
@@ -73,7 +74,7 @@ class AGUIDecoder(FrameDecoder):
         blocks = Blocks(CallTracker.after(request.messages))
         super().__init__(SSEDecoder(), blocks, msgspec.json.Decoder(dict[str, Any]), provider=PROVIDER, raw=raw)
         self._client_tools = {tool.name for tool in request.tools}
-        self._chunks = Chunks()
+        self._frames = LongForms(lambda: to_input(request)["messages"])
         self._agents = Decoder()  # decodes the frames of the inner agents
         self._calls: dict[str, int] = {}
         # The ids of calls to client tools. If the agent sends a result for such a call, it has run a tool of its own
@@ -84,22 +85,22 @@ class AGUIDecoder(FrameDecoder):
     def read(self, kind: str, payload: Frame, frame: bytes, /) -> None:
         if self.raw:
             self.blocks.raw(payload["type"], payload)
-        for long_form in self._chunks.read(payload):
+        for long_form in self._frames.read(payload):
             if "subagentRunId" in long_form:
                 if long_form["type"] == "SUBAGENT_STARTED" and "parentSubagentRunId" not in long_form:
                     id = long_form.get("parentToolCallId", long_form["subagentRunId"])
                     self._begin_agent(id, long_form.get("name", id))
-                self._report(self._agents.feed(long_form))
+                self._report_agents(self._agents.feed(long_form))
             else:
                 self._read(long_form["type"], long_form)
 
     def fail(self, error: LLMError) -> None:
-        self._report(self._agents.close())
+        self._report_agents(self._agents.close())
         super().fail(error)
 
     def end(self, *, over: bool) -> None:
         if not over:
-            self._report(self._agents.close())
+            self._report_agents(self._agents.close())
         super().end(over=over)
 
     def error_of(self, payload: Any) -> AdapterError:
@@ -116,7 +117,7 @@ class AGUIDecoder(FrameDecoder):
                 self._agents.feed(frame)
             case "TEXT_MESSAGE_START":
                 self._thinking = None
-            case "TEXT_MESSAGE_CONTENT":
+            case "TEXT_MESSAGE_CONTENT" if self._frames.is_answer(frame):
                 self.blocks.text(text_of(frame, "delta"), text_of(frame, "messageId"))
             case "REASONING_MESSAGE_START":
                 self._thinking = text_of(frame, "messageId")
@@ -131,13 +132,13 @@ class AGUIDecoder(FrameDecoder):
                 self.fail(self._failure(frame))
             case "RUN_FINISHED":
                 self._finish(frame)
-            case _ if kind.startswith(("STATE_", "ACTIVITY_", "MESSAGES_", "RAW", "CUSTOM")):
+            case _ if kind.startswith(("STATE_", "ACTIVITY_", "MESSAGES_", "RAW", "CUSTOM", "TEXT_MESSAGE_CONTENT")):
                 if not self.raw and frame.get("name") != OWN:
                     self.blocks.raw(kind, frame)
             case _:
                 pass
 
-    def _report(self, events: Iterable[Event]) -> None:
+    def _report_agents(self, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, Nested):
                 id, *inside = event.path

@@ -16,14 +16,12 @@ import msgspec
 from rxllm import ChatResult, Message, Nested, Response, StepResult, StreamError, Thread, ToolCall, Usage
 from rxllm import events as ev
 from rxllm.collector import Unfinished
+from rxllm.web._ag_ui_frames import OWN, LongForms, author
 from rxllm.web._for_client import ClientFold
 from rxllm.web._frames import Block, Frame, all_of, text_of
 
 MOST_NESTED = 32
 """The maximum nesting depth of agents. It is limited because each level also folds the events of all levels below."""
-
-OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames. The decoder emits no events for frames that have it as ``rawEvent``."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -48,7 +46,7 @@ class Decoder:
     def __init__(self) -> None:
         self._fold = ClientFold()
         self._open = Unfinished()
-        self._chunks = Chunks()
+        self._frames = LongForms()
         self._lanes = Lanes()
         self._foreign = ForeignRun(self._fold, self._lanes, self._open)
         self._is_ended = False
@@ -65,7 +63,7 @@ class Decoder:
         return [] if self._is_ended else [*self._open.close(), ev.ErrorEvent(StreamError("truncated"))]
 
     def _read_and_apply(self, frame: Frame) -> Iterator[ev.Event]:
-        for long_form in self._chunks.read(frame):
+        for long_form in self._frames.read(frame):
             for event in self._events(long_form):
                 self._fold.apply(event)
                 self._open.see(event)
@@ -211,7 +209,7 @@ class Lane:
             elif block.role == "reasoning":
                 yield ev.ThinkingDelta(delta, block.id)
         elif place == "START":
-            role = "reasoning" if kind == "REASONING" else frame.get("role", "assistant")
+            role = "reasoning" if kind == "REASONING" else author(frame)
             self.blocks[kind, name] = Block(kind, self._lanes.block_id(name), name, role)
             self.parent = name if role == "assistant" else None
         elif place == "END":
@@ -260,40 +258,6 @@ class Call(msgspec.Struct):
     pieces: list[str] = []
 
 
-class Chunks:
-    """Expands ``*_CHUNK`` frames into start, content and end frames."""
-
-    def __init__(self) -> None:
-        self._open: dict[Any, tuple[str, str]] = {}  # the kind and id of the item that each agent has open
-
-    def read(self, frame: Frame) -> Iterable[Frame]:
-        kind, run = frame["type"], frame.get("subagentRunId")
-        if not isinstance(kind, str):
-            raise TypeError("type is not text")
-        if not kind.endswith("_CHUNK"):
-            return (*self._ended(run), frame)
-        kind = kind.removesuffix("_CHUNK")
-        key, content = ("toolCallId", "ARGS") if kind == "TOOL_CALL" else ("messageId", "CONTENT")
-        frames: list[Frame] = []
-        id = frame.get(key, self._open.get(run, (kind, None))[1])
-        if self._open.get(run) != (kind, id):
-            frames += [*self._ended(run), {**frame, "type": f"{kind}_START", key: id}]
-            self._open[run] = (kind, id)
-        if frame.get("delta"):
-            frames.append({**_tag(run), "type": f"{kind}_{content}", key: id, "delta": frame["delta"]})
-        return frames
-
-    def _ended(self, run: Any) -> list[Frame]:
-        if run not in self._open:
-            return []
-        kind, id = self._open.pop(run)
-        return [{**_tag(run), "type": f"{kind}_END", "toolCallId" if kind == "TOOL_CALL" else "messageId": id}]
-
-
-def _tag(run: str | None) -> Frame:
-    return {} if run is None else {"subagentRunId": run}
-
-
 class ForeignRun:
     """Reads a run from a server that does not use rxllm, and adds the start and end events that the run lacks."""
 
@@ -332,6 +296,8 @@ class ForeignRun:
             case "RUN_FINISHED" | "SUBAGENT_FINISHED":
                 yield from self._finish(frame)
             case _ if kind.startswith(("STATE_", "ACTIVITY_", "MESSAGES_", "RAW")):
+                if not self._has_results:
+                    yield from self._start_response()
                 yield ev.RawChunk(kind, frame)
             case _:
                 pass

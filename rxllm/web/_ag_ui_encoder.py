@@ -35,7 +35,8 @@ from uuid import uuid4
 
 from rxllm import LLMError, Message, Nested, StreamCollector, StreamError, ToolCall, Usage, serializer
 from rxllm import events as ev
-from rxllm.web._ag_ui_decoder import COUNTS, OWN, Lane, Lanes, Path
+from rxllm.web._ag_ui_decoder import COUNTS, Lane, Lanes, Path
+from rxllm.web._ag_ui_frames import OWN
 from rxllm.web._for_client import ClientFold
 from rxllm.web._frames import Block, Frame, open_block, rest
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rxllm import AdapterError, ErrorEvent, generate, stream_generate
 from rxllm.http.decompression import SLICE_BYTES, DecompressionError, body_of
-from rxllm.testing.loopback import Loopback, Reply
+from rxllm.testing.loopback import Loopback, Reply, chat
 from tests.runtime.support import ON_BOTH, model
 
 
@@ -73,6 +73,64 @@ def test_what_is_not_packed_as_it_says_is_an_error(encoding: str) -> None:
         pieces_of(b"\xff" * 100, encoding, 50)
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    members=st.lists(st.binary(max_size=300) | st.just(bytes(SLICE_BYTES)), min_size=1, max_size=5),
+    name=st.sampled_from(["gzip", "x-gzip", "deflate", "twice"]),
+    size=st.integers(1, 1000) | st.just(1 << 20),
+)
+@example([b"Hel", b"lo"], "gzip", 1)
+@example([b"Hel", b"", b"lo"], "deflate", 1)
+def test_members_one_after_another_are_one_body(members: list[bytes], name: str, size: int) -> None:
+    encoding, pack = PACKERS[name]
+    packed = b"".join(map(pack, members))
+    assert b"".join(pieces_of(packed, encoding, size)) == b"".join(members)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+@pytest.mark.parametrize(
+    ("rest", "encoding"),
+    [
+        (b"", "gzip"),
+        (b"\0", "gzip"),
+        (bytes(100), "gzip"),
+        (b"\x1f", "gzip"),
+        (b"\x1fno member", "gzip"),
+        (b"no member", "gzip"),
+        (b"no member" + gzip.compress(b"no"), "gzip"),
+        (b"no member", "deflate"),
+    ],
+)
+def test_what_follows_the_last_member_is_passed_over(rest: bytes, encoding: str, size: int) -> None:
+    _, pack = PACKERS[encoding]
+    assert b"".join(pieces_of(pack(b"Hel") + pack(b"lo") + rest, encoding, size)) == b"Hello"
+
+
+def test_padding_between_members_is_passed_over() -> None:
+    assert b"".join(pieces_of(gzip.compress(b"Hel") + bytes(9) + gzip.compress(b"lo"), "gzip", 5)) == b"Hello"
+
+
+def test_a_member_that_is_broken_is_an_error() -> None:
+    with pytest.raises(DecompressionError):
+        pieces_of(gzip.compress(b"Hello") + b"\x1f\x8b" + b"\xff" * 50, "gzip", 20)
+
+
+def test_many_small_members_in_one_read_take_linear_time() -> None:
+    """Each is 20 bytes: when all that remained was copied for each, this took minutes."""
+    assert b"".join(pieces_of(gzip.compress(b"") * 200_000 + gzip.compress(b"Hi"), "gzip", 1 << 30)) == b"Hi"
+
+
+@pytest.mark.sockets
+@ON_BOTH
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate"])
+def test_a_stream_whose_chunks_are_members_of_their_own_is_read_to_its_end(encoding: str) -> None:
+    headers = {"Content-Type": "text/event-stream", "Content-Encoding": encoding}
+    _, pack = PACKERS[encoding]
+    with Loopback(Reply([pack(chunk) for chunk in chat("Hel", "lo")], headers=headers)) as server:
+        response = generate(model(server), "Hi").run()
+    assert (response.output_text, response.finish_reason, response.error) == ("Hello", "stop", None)
+
+
 @pytest.mark.sockets
 @ON_BOTH
 def test_it_is_a_typed_error_of_the_call() -> None:
@@ -89,9 +147,10 @@ MIB = 1 << 20
 @pytest.mark.sockets
 @ON_BOTH
 @pytest.mark.parametrize("status", [200, 500])
-def test_a_bomb_takes_no_memory(status: int) -> None:
+@pytest.mark.parametrize(("members", "size"), [(1, 128 * MIB), (16, 8 * MIB)])
+def test_a_bomb_takes_no_memory(status: int, members: int, size: int) -> None:
     headers = {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"}
-    spaces = gzip.compress(bytes(128 * MIB), 9)
+    spaces = gzip.compress(bytes(size), 9) * members
     with Loopback(Reply(spaces, status, headers)) as server:
         outcome, peak = measured(lambda: generate(model(server), "Hi").run())
     error = outcome if isinstance(outcome, AdapterError) else outcome.error

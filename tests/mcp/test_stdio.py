@@ -190,6 +190,15 @@ def test_a_call_that_is_left_is_cancelled_and_the_process_serves_on() -> None:
 # Hostile programs
 
 
+NEW_PAGES = """
+plain, cursors = send, iter(range(1_000))
+def send(**message):
+    is_list = "tools" in message.get("result", ())
+    plain(**message | ({"result": {"tools": [], "nextCursor": f"{next(cursors)}"}} if is_list else {}))
+serve()
+"""
+
+
 def failure(connection: mcp.Stdio) -> LLMError:
     with connection, pytest.raises(LLMError) as raised:
         mcp.tools(connection).run()
@@ -211,7 +220,7 @@ def failure(connection: mcp.Stdio) -> LLMError:
         ("while True: send(method='notifications/message', params={})", "did not answer"),
         ("while True: send(id=1, method='ping')", ""),
         ("RESULTS['initialize']['protocolVersion'] = '1999-01-01'; serve()", "needs version '1999-01-01'"),
-        ("RESULTS['tools/list'] = {'tools': [], 'nextCursor': 'x'}; serve()", "100 pages"),
+        (NEW_PAGES, "100 pages"),
     ],
 )
 def test_a_hostile_program_fails_in_time(body: str, said: str) -> None:
@@ -434,7 +443,7 @@ def test_answers_and_progress_go_to_the_call_that_they_are_of() -> None:
             for token in (*tokens, 999, "other", None, [1]):
                 send(method="notifications/progress", params={"progressToken": token, "progress": token})
             send(id=999, result={})
-            send(id=str(first["id"]), result={})
+            send(id=f"0{first['id']}", result={})
             answer(second, "second")
             send(method="notifications/progress", params={"progressToken": tokens[1], "progress": "late"})
             answer(second, "again")

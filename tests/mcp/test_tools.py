@@ -65,7 +65,7 @@ def test_progress_comes_as_events_of_the_chat(server: tuple[str, Seen], stdio: m
         assert progress[0] == {"progress": 1, "total": 3, "message": "at 1"}
 
 
-def test_the_model_reads_the_text_and_structured_content_only_without_one() -> None:
+def test_the_model_reads_structured_content_only_where_no_text_repeats_it() -> None:
     text, structured = [{"type": "text", "text": "9 coins"}], {"result": "9 coins"}
     with scripted(call={"content": text, "structuredContent": structured}) as server:
         assert outcome(calling(mcp.tools(server.url).run(), "f").run()) == "9 coins"
