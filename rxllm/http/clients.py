@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
 import ssl
@@ -139,14 +140,17 @@ def _certificates() -> ssl.SSLContext:
     # Loading certificates is slow, so all clients share them.
     import httpx
 
+    name = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), "")
     try:
+        if name == "SSL_CERT_DIR" and not any(map(os.path.isdir, os.environ[name].split(os.pathsep))):
+            raise FileNotFoundError(errno.ENOENT, "no such folder")  # httpx would trust no server
         return httpx.create_ssl_context()
     except OSError as error:  # including SSLError
-        name = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), None)
-        if name is None:
+        if not name:
             raise
         fault = "has no certificates" if isinstance(error, ssl.SSLError) else f"cannot be read ({error.strerror})"
-        message = f"{name} {fault}: got {os.environ[name][:80]!r}; set it to a file of PEM certificates, or unset it"
+        form = "file of PEM certificates" if name == "SSL_CERT_FILE" else "folder of PEM certificates"
+        message = f"{name} {fault}: got {os.environ[name][:80]!r}; set it to a {form}, or unset it"
         raise EngineError("invalid_engine", message) from error
 
 

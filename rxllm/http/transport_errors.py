@@ -60,13 +60,15 @@ def transport_error(
     if proxy is not None:
         remedy = f"; the environment sets the proxy {public_url(proxy)}: check it, or add the host to NO_PROXY"
     else:
-        remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
+        remedy = _remedy(url, text) if "Connect" in names[0] and not begun else ""
     result = AdapterError(reason, f"{url} {fault} ({names[0]}){remedy}", provider=provider)
     result.__context__, result.__suppress_context__ = error, True  # the message contains everything a user needs
     return result
 
 
-def _remedy(url: str) -> str:
+def _remedy(url: str, text: str) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return "; if the server's authority is your own, set SSL_CERT_FILE to a file with its certificate"
     host = urlsplit(url).hostname or ""
     is_local = host in ("localhost", "::1") or host.startswith("127.")
     return "; is the server running?" if is_local else "; check the base_url and the network"

@@ -251,3 +251,14 @@ def test_a_folder_in_place_of_a_certificate_file_is_named(tmp_path: Path, monkey
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path))
     with Loopback(ANSWER) as server, pytest.raises(EngineError, match="SSL_CERT_FILE"):
         generate(model(server), "Hi").run()
+
+
+@pytest.mark.sockets
+@pytest.mark.usefixtures("forgotten")
+def test_a_certificate_folder_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "none"))
+    with Loopback(ANSWER) as server:
+        with pytest.raises(EngineError, match=r"SSL_CERT_DIR cannot be read .*set it to a folder"):
+            generate(model(server), "Hi").run()
+        monkeypatch.setenv("SSL_CERT_DIR", f"{tmp_path / 'none'}:{tmp_path}")
+        assert generate(model(server), "Hi").run().output_text == "Hello"

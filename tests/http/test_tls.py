@@ -112,6 +112,7 @@ def test_an_unknown_authority_is_a_network_error_that_names_the_address(tls: ssl
         generate(model(server), "Hi").run()
     assert raised.value.reason == "network_error"
     assert server.url in str(raised.value)
+    assert "SSL_CERT_FILE" in str(raised.value)
 
 
 @ON_BOTH
