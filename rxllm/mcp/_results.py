@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable
 from typing import Any, cast
 
 from rxllm.mcp._connection import Json, object_of
+from rxllm.tools import encode_result
 from rxllm.values import FilePart, Image, ImagePart, ValidationError
 from rxllm.values.argument_checks import shorten
-from rxllm.values.json_text import UNREADABLE, json_text, read_json
 
 SHOWN = 200
 """The maximum length of the text that stands in for a block that rxllm cannot read, in characters."""
@@ -35,7 +36,7 @@ def read_result(result: Json, report: Report) -> Any:
         data = {name: item for name, item in result.items() if name not in _FIELDS} or None
     if data is not None and not texts:
         return data
-    return "\n".join(texts if data is None or _contains(texts, data) else [*texts, json_text(data)])
+    return "\n".join(texts if data is None or _contains(texts, data) else [*texts, encode_result(data)])
 
 
 def _contains(texts: list[str], data: Any) -> bool:
@@ -46,8 +47,8 @@ def _contains(texts: list[str], data: Any) -> bool:
 
 def _parse(text: str) -> Any:
     try:
-        return read_json(text)
-    except UNREADABLE:
+        return json.loads(text)
+    except (ValueError, RecursionError):
         return text
 
 
@@ -65,7 +66,7 @@ def _text(block: Any, report: Report) -> str:
         case str(text) | {"text": str(text)}:
             return text
         case _:
-            return f"[the server sent a block that cannot be read: {shorten(json_text(block), SHOWN)}]"
+            return f"[the server sent a block that cannot be read: {shorten(encode_result(block), SHOWN)}]"
 
 
 def _read_file(data: str, kind: Any, report: Report) -> str:
