@@ -46,7 +46,12 @@ def test_from_chunks_gives_the_same_response() -> None:
         events = list(from_iterable(as_chunks(case.events)).pipe(from_chunks()))
         lawful(events)
         apart(events)
-        assert _said(_fold(events)) == _said(case.response), str(case.recording)
+        said, expected = _said(_fold(events)), _said(case.response)
+        if case.response.error:  # a call that was whole before the error is complete, but chunks do not tell which was
+            calls = [said.pop("calls"), expected.pop("calls")]
+            assert [call.id for call in calls[0]] == [call.id for call in calls[1]]
+            del said["client calls"], expected["client calls"]
+        assert said == expected, str(case.recording)
 
 
 def test_the_accumulator_gives_the_same_response() -> None:
