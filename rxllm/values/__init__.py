@@ -38,6 +38,7 @@ from rxllm.values.partials import Partial, PartialState
 from rxllm.values.request_keys import request_key
 from rxllm.values.requests import ApiKey, Call, Request, TokenCount, estimated_tokens, json_schema, message_tokens
 from rxllm.values.responses import FinishReason, Labelled, Progress, Response, TextAt, Timed, Trace
+from rxllm.values.result_parts import text_with_notes
 from rxllm.values.results import ChatResult, StepResult, rows
 from rxllm.values.schema_checks import schema_faults
 from rxllm.values.schemas import ResponseFormat, as_response_format, is_type, reader
@@ -123,6 +124,7 @@ __all__ = [
     "rows",
     "schema_faults",
     "system",
+    "text_with_notes",
     "times_of",
     "tool",
     "tool_result",

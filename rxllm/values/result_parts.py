@@ -47,7 +47,7 @@ def split_result(result: Any, encode: Callable[[Any], str]) -> tuple[str, tuple[
     items = cast(list[Any], list(result) if isinstance(result, list | tuple) else [result])  # pyright: ignore
     if any(map(_is_part, items)) and all(isinstance(item, str) or _is_part(item) for item in items):
         parts = [_part(item) for item in items]
-        text = text_of(parts)
+        text = text_with_notes(parts)
     else:
         noting = _Noting(keeps_bytes=False)
         text = encode(noting.noted(result))
@@ -61,7 +61,7 @@ def with_notes(data: Any) -> Any:
     return _Noting(keeps_bytes=True).noted(data)
 
 
-def text_of(parts: Iterable[Part]) -> str:
+def text_with_notes(parts: Iterable[Part]) -> str:
     """Return the text of a tool's result, with notes in place of images and files."""
     return "\n".join(filter(None, map(_text, parts)))
 
@@ -110,11 +110,7 @@ class _Noting:
             case None | str() | int() | float():
                 return item
             case bytes() | bytearray() | memoryview() | Image() | ImagePart() | FilePart():
-                part = _part(item, read=False)
-                if not isinstance(part, TextPart):
-                    self.files.append(item)
-                    return note(cast(ImagePart | FilePart, part))
-                return item if self._keeps_bytes else part.text
+                return self._noted_file(cast(Any, item))
             case Mapping():
                 entries = cast(Mapping[Any, Any], item)
                 return self._unless_same(item, [*entries.values()], lambda new: dict(zip(entries, new, strict=True)))
@@ -125,6 +121,13 @@ class _Noting:
                 return self._unless_same(item, values, lambda new: dict(zip(names, new, strict=True)))
             case _:
                 return self._noted(_part(item)) if isinstance(item, Picture) else item
+
+    def _noted_file(self, item: Any) -> Any:
+        part = _part(item, read=False)
+        if isinstance(part, TextPart):
+            return item if self._keeps_bytes else part.text
+        self.files.append(item)
+        return note(cast(ImagePart | FilePart, part))
 
     def _unless_same(self, item: Any, values: list[Any], make: Callable[[list[Any]], Any]) -> Any:
         new = [self._noted(value) for value in values]

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from rxllm import Event, Message, StreamCollector, Thread, ToolCall
 from rxllm import events as ev
-from rxllm.values import FilePart, Part, SourcePart, TextPart, ThinkingPart, ToolCallPart, unanswered
-from rxllm.values.result_parts import text_of
+from rxllm.values import FilePart, Part, SourcePart, TextPart, ThinkingPart, ToolCallPart, text_with_notes, unanswered
 
 
 def events_before(thread: Thread) -> list[Event]:
@@ -43,7 +42,7 @@ def events_of_open_calls(thread: Thread) -> list[Event]:
 def _message_events(message: Message) -> Iterator[Event]:
     if message.role == "tool":
         parts = message.parts if isinstance(message.content, tuple) else ()
-        yield ev.ToolResultEncoded(message.tool_call_id or "", text_of(parts) if parts else message.text, parts)
+        yield ev.ToolResultEncoded(message.tool_call_id or "", text_with_notes(parts) if parts else message.text, parts)
     elif message.role == "assistant":
         calls = {call.id: call for call in message.tool_calls}
         placed = {part.id for part in message.parts if isinstance(part, ToolCallPart)}

@@ -24,7 +24,7 @@ from rxllm import (
 from rxllm import events as ev
 from rxllm.session import MemorySessions
 from rxllm.testing.event_checks import expect_lawful
-from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart, ToolCallPart
+from rxllm.values import FilePart, Image, ImagePart, SourcePart, TextPart, ThinkingPart, ToolCallPart, user
 from rxllm.web._chat_replay import events_before
 from tests.web.chats import Page, ag_body, approval, body, browser, opens_at_return, says
 
@@ -130,3 +130,12 @@ def test_the_events_fold_to_the_messages(messages: list[Any]) -> None:
 
 def test_a_new_message_has_no_events_before_it() -> None:
     assert events_before(Thread()) == events_before(Thread().add_user("Hi")) == []
+
+
+def test_a_picture_of_a_tool_is_replayed_with_a_note_as_its_text() -> None:
+    picture = ImagePart(Image.from_binary(b"12345", "image/png"))
+    call = ToolCall("c1", "look", {})
+    result = Message("tool", (picture,), tool_call_id="c1")
+    thread = Thread((user("Look!"), Message("assistant", tool_calls=(call,)), result))
+    (encoded,) = [event for event in events_before(thread) if isinstance(event, ev.ToolResultEncoded)]
+    assert (encoded.content, encoded.parts) == ("[image/png, 5 bytes]", (picture,))
