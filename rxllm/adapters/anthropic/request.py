@@ -122,20 +122,28 @@ def effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
     """Return the fields ``thinking`` and ``output_config`` for a reasoning effort.
 
     Claude 4.6 and later models accept a level. Other models accept a budget:
-    https://platform.claude.com/docs/en/build-with-claude/effort.
+    https://platform.claude.com/docs/en/build-with-claude/effort. Later models leave their thoughts out unless a summary
+    is asked for, as it is here; ``options={"thinking": {"type": "adaptive"}}`` does not ask for it.
     """
     if effort is None:
         return {}
     if effort in ("none", "disabled"):
-        return {"thinking": {"type": "disabled"}}
+        return {"thinking": {"type": "between_tools" if _THINKS_BETWEEN_TOOLS.search(model) else "disabled"}}
     effort = "low" if effort == "minimal" else effort
     if effort not in _BUDGETS:
         raise invalid_field("reasoning_effort", effort, f"one of none, minimal, {', '.join(_BUDGETS)}")
     if "claude" in model and not _TAKES_BUDGET.search(model):
-        return {"thinking": {"type": "adaptive"}, "output_config": {"effort": effort}}
+        shown = {} if _SHOWS_THOUGHTS.search(model) else {"display": "summarized"}
+        return {"thinking": {"type": "adaptive", **shown}, "output_config": {"effort": effort}}
     budget = min(_BUDGETS[effort], limit - limit // 4)
     return {"thinking": {"type": "enabled", "budget_tokens": budget}} if budget >= _BUDGETS["low"] else {}
 
+
+_SHOWS_THOUGHTS = re.compile(r"-4[-.]6(?!\d)")
+"""Matches the models that show their thoughts by default, of those that accept a level."""
+
+_THINKS_BETWEEN_TOOLS = re.compile(r"sonnet-5[-.]5(?!\d)")
+"""Matches the models that refuse ``disabled``, but can be told to think no more than between tool calls."""
 
 _TAKES_BUDGET = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-4([-.][015](?!\d)|-2\d{7}|@|$))")
 _BUDGETS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 24_576, "max": 31_000}

@@ -98,7 +98,7 @@ def request(body: dict[str, Any]) -> Request:
         max_tokens=body["max_tokens"],
         stop=tuple(body.get("stop_sequences", ())),
         reasoning_effort=body.get("output_config", {}).get("effort") if is_adaptive else None,
-        options={"thinking": body["thinking"]} if body.get("thinking") and not is_adaptive else {},
+        options={"thinking": body["thinking"]} if body.get("thinking") else {},
     )
 
 

@@ -128,11 +128,18 @@ def test_the_bound_that_the_api_wants(model: str, expected: int):
     assert default_max_tokens(model) == expected
 
 
+SUMMARIZED = {"type": "adaptive", "display": "summarized"}
+HIGH = {"output_config": {"effort": "high"}}
+
+
 @pytest.mark.parametrize(
     ("model", "effort", "limit", "expected"),
     [
         ("claude-opus-4-6", "low", None, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}),
-        ("claude-opus-5-5", "minimal", None, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}),
+        ("anthropic.claude-sonnet-4-6-v1:0", "high", None, {"thinking": {"type": "adaptive"}, **HIGH}),
+        ("claude-opus-5-5", "minimal", None, {"thinking": SUMMARIZED, "output_config": {"effort": "low"}}),
+        ("claude-opus-4-7", "high", None, {"thinking": SUMMARIZED, **HIGH}),
+        ("claude-fable-5-1", "high", None, {"thinking": SUMMARIZED, **HIGH}),
         ("claude-sonnet-4-5", "low", None, {"thinking": {"type": "enabled", "budget_tokens": 1024}}),
         ("claude-haiku-4.5", "high", None, {"thinking": {"type": "enabled", "budget_tokens": 16_384}}),
         ("claude-opus-4-20250514", "max", None, {"thinking": {"type": "enabled", "budget_tokens": 24_000}}),
@@ -140,11 +147,18 @@ def test_the_bound_that_the_api_wants(model: str, expected: int):
         ("claude-opus-4-1", "high", 1000, {}),
         ("another", "medium", None, {"thinking": {"type": "enabled", "budget_tokens": 3072}}),
         ("claude-opus-5", "none", None, {"thinking": {"type": "disabled"}}),
+        ("claude-sonnet-5-5", "none", None, {"thinking": {"type": "between_tools"}}),
+        ("claude-sonnet-5", "none", None, {"thinking": {"type": "disabled"}}),
     ],
 )
 def test_effort(model: str, effort: str, limit: int | None, expected: Any):
     said = asked(user("Hi"), model=model, reasoning_effort=effort, max_tokens=limit)
     assert {name: said[name] for name in ("thinking", "output_config") if name in said} == expected
+
+
+def test_an_option_leaves_the_thoughts_hidden():
+    said = asked(user("Hi"), model="claude-opus-5", reasoning_effort="high", options={"thinking": {"type": "adaptive"}})
+    assert (said["thinking"], said["output_config"]) == ({"type": "adaptive"}, {"effort": "high"})
 
 
 def test_an_effort_that_nobody_knows():
