@@ -368,5 +368,15 @@ def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
+def with_tools(tools: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `options` with the request's `tools` before the provider's own tools, if the options have any.
+
+    >>> with_tools([{"name": "add"}], {"tools": [{"type": "web_search"}], "seed": 1})
+    {'tools': [{'name': 'add'}, {'type': 'web_search'}], 'seed': 1}
+    """
+    own = options.get("tools")
+    return {**options, "tools": [*tools, *cast(list[Any], own)]} if isinstance(own, list) else dict(options)
+
+
 def without_none(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}

@@ -25,6 +25,7 @@ from rxllm.adapters._requests import (
     response_format,
     select_parts,
     sent_arguments,
+    with_tools,
 )
 from rxllm.adapters._sent_schemas import ANTHROPIC, narrowed
 from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS
@@ -71,7 +72,8 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
     limit = default_max_tokens(model) if request.max_tokens is None else request.max_tokens
-    options = dict(request.options)
+    tools = [_tool(tool, provider) for tool in request.tools]
+    options = with_tools(tools, request.options)
     entries = options.pop("system_entries", None)
     messages = request.messages
     start = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
@@ -82,7 +84,7 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
         "stream": True,
         "system": system_of(messages[:start]),
         "messages": turns_of(messages[start:], provider, entries=by_entry),
-        "tools": [_tool(tool, provider) for tool in request.tools],
+        "tools": tools,
         "tool_choice": _tool_choice(request.tool_choice) if request.tools or "tools" in options else None,
         "temperature": request.temperature,
         "top_p": request.top_p,
@@ -157,7 +159,8 @@ def _container(request: Request, provider: str) -> str | None:
 
 def _tool(tool: Tool, provider: str) -> dict[str, Any]:
     own: dict[str, Any] = tool.metadata.get(provider) or {}
-    entry: dict[str, Any] = {"name": tool.name}
+    # An entry for a set of tools, such as ``browser_toolset_20260801``, has no name.
+    entry: dict[str, Any] = {} if "toolset" in str(own.get("type")) else {"name": tool.name}
     if not own.get("type") or own["type"] == "custom":
         entry |= {"description": tool.description} if tool.description else {}
         schema = {"type": "object", **tool.schema}

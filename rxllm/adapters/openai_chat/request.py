@@ -19,6 +19,7 @@ from rxllm.adapters._requests import (
     response_format,
     select_parts,
     sent_arguments_text,
+    with_tools,
     without_empty_answers,
 )
 from rxllm.adapters._sent_schemas import for_openai, object_schema
@@ -67,6 +68,7 @@ def chat_body(
     if thoughts_field:
         carries = {**carries, "assistant": {*carries["assistant"], "thinking"}}
     request = select_parts(request, f"the Chat Completions API of {provider}", provider, carries)
+    tools = [_tool(tool, provider) for tool in request.tools]
     speaks = "audio" in (request.options.get("modalities") or ())
     body = {
         "model": request.model,
@@ -78,7 +80,7 @@ def chat_body(
         ),
         "stream": True,
         "stream_options": {"include_usage": True},
-        "tools": [_tool(tool, provider) for tool in request.tools],
+        "tools": tools,
         "tool_choice": _tool_choice(request, provider),
         "temperature": request.temperature,
         "top_p": request.top_p,
@@ -87,7 +89,7 @@ def chat_body(
         "seed": request.seed,
         "reasoning_effort": request.reasoning_effort,
         "response_format": _response_format(request, is_openai=is_openai),
-        **request.options,
+        **with_tools(tools, request.options),
     }
     return {name: value for name, value in body.items() if value is not None and (value or name not in _NOT_EMPTY)}
 

@@ -40,6 +40,9 @@ from rxllm.values import ProviderPart
 from rxllm.values.json_text import json_text, read_json
 from rxllm.wire.event_order import Blocks
 
+_OF_EVERY_CALL = {"type", "id", "call_id", "name", "arguments", "status"}
+"""The fields of a function call that the next request fills in by itself. All others, such as ``async``, go back."""
+
 _MOST_AWAITED = 100
 """The most indices and ids of items that wait. More arrive only from a server that means harm."""
 
@@ -303,7 +306,7 @@ class Output:
     def _end_call(self, slot: Slot, item: Item) -> None:
         metadata: Item = {}
         if slot.kind == "function_call":
-            kept = {name: item[name] for name in ("namespace", "caller") if item.get(name)}
+            kept = {name: value for name, value in item.items() if name not in _OF_EVERY_CALL and value is not None}
             metadata = {"provider": self.provider, "item": {"type": "function_call", **kept}} if kept else {}
         elif not slot.is_server:
             metadata = {"provider": self.provider, "item": item}

@@ -29,6 +29,7 @@ from rxllm.adapters._requests import (
     response_format,
     select_parts,
     sent_arguments_text,
+    with_tools,
 )
 from rxllm.adapters._sent_schemas import for_openai, object_schema
 from rxllm.adapters.openai_responses.frames import Item, as_item
@@ -71,7 +72,8 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
     accept them.
     """
     request = select_parts(request, f"the Responses API of {provider}", provider, CARRIES)
-    options = request.options
+    tools = [_tool(tool, provider) for tool in request.tools]
+    options = with_tools(tools, request.options)
     is_stored = bool(options.get("store")) or any(options.get(name) for name in _STATEFUL)
     form = response_format(request)
     if form and form.get("strict"):
@@ -82,7 +84,7 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
         "stream": True,
         "store": None if is_stored else False,
         "include": ["reasoning.encrypted_content"] if _wants_thoughts(request) else None,
-        "tools": [_tool(tool, provider) for tool in request.tools] or None,
+        "tools": tools or None,
         "tool_choice": _tool_choice(request, provider),
         "temperature": request.temperature,
         "top_p": request.top_p,
@@ -117,9 +119,8 @@ def _wants_thoughts(request: Request) -> bool:
 
 def _tool(tool: Tool, provider: str) -> Item:
     own = as_item(tool.metadata.get(provider))
-    if own:
-        names = {"name": tool.name, "description": tool.description} if own.get("type") == "custom" else {}
-        return {**names, **own}
+    if "type" in own:  # a whole definition; otherwise they are more fields of a function
+        return {"name": tool.name, "description": tool.description, **own} if own["type"] == "custom" else own
     # `strict` is always sent, because by default the API rejects schemas that are not strict.
     form = for_openai(object_schema(tool.schema), strict=bool(tool.metadata.get("strict")))
     return {
@@ -128,6 +129,7 @@ def _tool(tool: Tool, provider: str) -> Item:
         "description": tool.description,
         "parameters": form["schema"],
         "strict": form["strict"],
+        **own,
     }
 
 
