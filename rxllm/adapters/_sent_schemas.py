@@ -38,7 +38,8 @@ def takes_arguments(schema: Mapping[str, Any]) -> bool:
     [False, True, True]
     """
     is_open = schema.get("additionalProperties", False) is not False
-    return bool(schema.get("properties")) or is_open or bool(schema.keys() - _WITHOUT_ARGUMENTS - _NOTES)
+    has_fields = bool(schema.get("properties") or schema.get("required"))
+    return has_fields or is_open or bool(schema.keys() - _WITHOUT_ARGUMENTS - _NOTES)
 
 
 class Subset(NamedTuple):

@@ -148,7 +148,16 @@ def _flatten(counters: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
         if isinstance(value, dict):
             yield from _flatten(cast(dict[str, Any], value), f"{prefix}{name}.")
         elif value is not None:
-            yield f"{prefix}{name}", value
+            yield f"{prefix}{name}", as_count(value)
+
+
+def as_count(value: Any) -> Any:
+    """Return `value`, as an int if it is the text of one."""
+    return int(value) if isinstance(value, str) and value.isdecimal() and len(value) < _DIGITS else value
+
+
+_DIGITS = 19
+"""The number of digits of a text that can be too large for a 64-bit int."""
 
 
 def _first_number(flat: Mapping[str, Any], names: Iterable[str], read: Callable[[Any], Any]) -> Any:

@@ -179,7 +179,7 @@ class Vertex(HTTPAdapter):
     def decoder(self, request: Request, *, raw: bool = False) -> Decoder:
         if _is_claude(request):
             return MessagesDecoder(messages=request.messages, raw=raw)
-        return GeminiDecoder(messages=request.messages, raw=raw)
+        return GeminiDecoder(messages=request.messages, n=gemini.candidate_count(request), raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         # Google itself can also reject a request to Claude. The error then has Google's own format.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import pickle
 import signal
@@ -29,6 +30,8 @@ from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter, 
 from rxllm.mcp._connection import PROVIDER, Connection, Json, messages_in, object_of, own_id, response
 from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
+
+log = logging.getLogger("rxllm")
 
 GRACE_SECONDS = 1.0
 """The number of seconds to wait for a server to exit before killing it."""
@@ -316,6 +319,9 @@ class Process(asyncio.SubprocessProtocol):
             inboxes = self._receivers(message)
         if not inboxes and {"id", "method"} <= message.keys():
             self._write(_line(response(message, None)))
+        elif not inboxes and "method" not in message and type(own_id(message.get("id"))) is not int:
+            # Its request waits until it times out, which says nothing about the id.
+            log.warning("the MCP server answers a request that nobody has sent: its id is %.80r", message.get("id"))
         for inbox in inboxes:
             inbox.put(message)
 

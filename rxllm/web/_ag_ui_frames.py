@@ -11,12 +11,12 @@ from rxllm.web._frames import Frame, rest
 OWN = "rxllm"
 """The name of rxllm's own ``CUSTOM`` frames. The decoder emits no events for frames that have it as ``rawEvent``."""
 
-_OTHERS = ("user", "system", "developer", "tool")
+_OTHERS = ("user", "system", "developer", "tool", "activity")
 
 
 def author(message: Frame) -> str:
     """Return the role of a message, or of a frame that starts one. A role that AG-UI does not know is the assistant."""
-    role = message.get("role")
+    role = str(message.get("role")).lower()
     return role if role in _OTHERS else "assistant"
 
 
@@ -83,7 +83,7 @@ class LongForms:
             if role == "tool" and (call := str(message.get("toolCallId"))) in self._calls - self._results:
                 content = message.get("content", "")
                 yield {"type": "TOOL_CALL_RESULT", "messageId": id, "toolCallId": call, "content": content}
-            if role in (*_OTHERS, "activity"):
+            if role in _OTHERS:
                 continue
             yield from self._unsent_text("REASONING" if role == "reasoning" else "TEXT", message, ids)
             for call in message.get("toolCalls") or ():

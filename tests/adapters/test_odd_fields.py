@@ -298,6 +298,30 @@ def test_the_arguments_of_a_block_without_an_index_are_those_of_the_open_call() 
     assert (call.name, call.arguments) == ("add", {"a": 1})
 
 
+def test_an_object_in_place_of_text_is_an_error() -> None:
+    frame = {"type": "response.output_text.delta", "output_index": 0, "item_id": "m", "delta": {"a": 1}}
+    error = fold(decode(DECODERS["openai-responses"][0], False, sse(frame))).error
+    assert "a delta is not text" in str(error)
+
+
+FLAT = {"index": 0, "id": "c1", "name": "f", "arguments": '{"p":1}'}
+
+
+@pytest.mark.parametrize(
+    ("wire", "body"),
+    [
+        (
+            "openai-chat",
+            sse({"choices": [{"delta": {"tool_calls": [FLAT]}, "finish_reason": "tool_calls"}]}, done=True),
+        ),
+        ("ollama-chat", ndjson({"message": {"tool_calls": [FLAT]}}, {"message": {"content": ""}, "done": True})),
+    ],
+)
+def test_a_call_without_its_function_object_is_a_call(wire: str, body: bytes) -> None:
+    (made,) = fold(decode(DECODERS[wire][0], False, body)).tool_calls
+    assert (made.name, made.arguments) == ("f", {"p": 1})
+
+
 # A lone choice
 
 

@@ -142,7 +142,7 @@ def test_an_iteration_without_a_price_leaves_the_costs_unknown_and_two_answers_a
     assert models.priced(SONNET, twice).input_cost == pytest.approx(models.priced(SONNET, plain).input_cost, rel=1e-3)
 
 
-@pytest.mark.parametrize("listed", [None, [], {}, "x", [1], [{}], [{"input_tokens": "9", "output_tokens": 1}]])
+@pytest.mark.parametrize("listed", [None, [], {}, "x", [1], [{}], [{"input_tokens": "x", "output_tokens": 1}]])
 def test_iterations_that_cannot_be_read_change_no_count(listed: Any) -> None:
     counted = anthropic({"input_tokens": 3, "output_tokens": 1, "iterations": listed}, price=SONNET)
     assert (counted.input_tokens, counted.output_tokens) == (3, 1)
@@ -271,3 +271,18 @@ def test_an_odd_counter_replaces_no_number() -> None:
     start = {"type": "message_start", "message": {"id": "m", "model": "m", "usage": {"input_tokens": 3}}}
     end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"input_tokens": "x"}}
     assert usage(MessagesDecoder(), start, end, {"type": "message_stop"}).input_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("count", "names"),
+    [
+        (chat, ("prompt_tokens", "completion_tokens")),
+        (responses, ("input_tokens", "output_tokens")),
+        (anthropic, ("input_tokens", "output_tokens")),
+        (gemini, ("promptTokenCount", "candidatesTokenCount")),
+    ],
+)
+def test_counts_that_are_text_are_counts(count: Any, names: tuple[str, str]) -> None:
+    counted = count(dict(zip(names, ("66", "6"), strict=True)))
+    assert (counted.input_tokens, counted.output_tokens) == (66, 6)
+    assert count(dict(zip(names, ("x", "9" * 30), strict=True))).input_tokens is None

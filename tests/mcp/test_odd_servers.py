@@ -295,3 +295,17 @@ def test_a_program_may_echo_ids_in_another_type(echo: str) -> None:
     assert files_in(events) == [{"progress": 1}]
     (result,) = [event.result for event in events if isinstance(event, ToolExecutionCompleted)]
     assert result.isdecimal()
+
+
+@pytest.mark.judges
+@pytest.mark.parametrize("id", ["None", "'x1'", "[1]"])
+def test_an_answer_to_no_request_is_logged(id: str, caplog: pytest.LogCaptureFixture) -> None:
+    body = f"""
+    plain = send
+    def send(**message): plain(**{{**message, "id": {id}}}); plain(**message)
+    serve()
+    """
+    with program(body) as connection:
+        (tool,) = mcp.tools(connection).run()
+    assert tool.name == "f"
+    assert "answers a request that nobody has sent" in caplog.text

@@ -86,7 +86,7 @@ def both(*frames: Any) -> str:
 # Texts of others
 
 
-@pytest.mark.parametrize("role", ["user", "system", "developer", "tool"])
+@pytest.mark.parametrize("role", ["user", "system", "developer", "tool", "activity", "User"])
 def test_the_text_of_another_does_not_join_the_answer(role: str) -> None:
     assert both(*text("u1", "ec", "ho", role=role), *text("a1", "Hello", role="assistant")) == "Hello"
     assert both(*text("a1", "Hello", role="assistant"), *text("u1", "echo", role=role)) == "Hello"

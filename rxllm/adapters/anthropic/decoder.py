@@ -34,7 +34,7 @@ import msgspec
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._usage_and_metadata import costs_beside, dicts, metadata_of, text_of
 from rxllm.adapters.anthropic.frames import CLIENT_CALL, CONTENT, SERVER_CALLS, Delta, Frame, MessageFrame, to_usage
-from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart
+from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart, StreamError
 from rxllm.values.json_text import read_json
 from rxllm.values.usage import whole
 from rxllm.wire.event_order import Blocks
@@ -116,6 +116,9 @@ class MessagesDecoder(FrameDecoder):
             self.fail(self.error_of(payload))
         elif frame.delta is not None and self._content.add_unknown(frame.index, payload["delta"]):
             pass
+        elif frame.delta is not None and frame.delta.partial_json:
+            fault = f"arguments belong to no call: {frame.delta.partial_json[:80]}"
+            self.fail(StreamError("malformed_event", fault, provider=self.provider))
         elif not self.raw:
             self.blocks.raw(raw_kind(name), payload)
 
@@ -169,6 +172,9 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
     return error
 
 
+_THOUGHTS = ("thinking", "redacted_thinking")
+
+
 class _Block:
     """A block that has not ended yet. If it is a tool call, `position` is the index of the call."""
 
@@ -183,7 +189,7 @@ class _Block:
 
     @property
     def is_opaque(self) -> bool:
-        return self.position is None and self.kind not in ("text", "thinking", "redacted_thinking")
+        return self.position is None and self.kind != "text" and self.kind not in _THOUGHTS
 
 
 class Content:
@@ -213,13 +219,20 @@ class Content:
             case _ if kind == CLIENT_CALL or kind in SERVER_CALLS:
                 block.position, self._calls = self._calls, self._calls + 1
                 metadata = self._metadata(kind, data)
-                self._blocks.call(block.position, text_of(data.get("id")), text_of(data.get("name")), None, metadata)
+                self._blocks.call(block.position, text_of(data.get("id")), data.get("name"), None, metadata)
             case _:
                 pass
 
     def _place(self, index: int | None) -> int:
         """Return the key of the block with this `index`, or of the last one that is open, if a frame names none."""
         return next(reversed(self._open), -1) if index is None else index
+
+    def _call(self, index: int | None) -> _Block | None:
+        """Return the open call with this `index`, or else the last one: some servers count in another way."""
+        block = self._open.get(self._place(index))
+        if block is None or block.kind == "text" or block.kind in _THOUGHTS:
+            block = next((each for each in reversed(self._open.values()) if each.position is not None), None)
+        return block if block is not None and block.position is not None else None
 
     def add(self, index: int | None, delta: Delta) -> bool:
         """Add a delta to its block. Return False if the delta is of an unknown kind, or does not fit its block."""
@@ -229,11 +242,11 @@ class Content:
             self._blocks.thinking(delta.thinking)
         elif delta.signature is not None:
             self._sign(delta.signature)
+        elif delta.partial_json is not None and (call := self._call(index)) is not None:
+            call.filled = call.filled or bool(delta.partial_json)
+            self._blocks.call(call.position, None, None, delta.partial_json)
         elif (block := self._open.get(self._place(index))) is None:
             return False
-        elif delta.partial_json is not None and block.position is not None:
-            block.filled = block.filled or bool(delta.partial_json)
-            self._blocks.call(block.position, None, None, delta.partial_json)
         elif delta.citation is not None:
             block.citations.append(delta.citation)
         else:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from rxllm.adapters._http import HTTPAdapter, counted
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters.gemini.decoder import GeminiDecoder, use_status_as_code
-from rxllm.adapters.gemini.request import count_body, gemini_body
+from rxllm.adapters.gemini.request import candidate_count, count_body, gemini_body
 from rxllm.adapters.http_base import HTTPBase, missing_model, versioned
 from rxllm.runtime import Stream
 from rxllm.values import AdapterError, Call, Request, TokenCount
@@ -88,7 +88,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
         return self.post(path, body_of(request), call, headers=self.key_headers(key) if key else {})
 
     def decoder(self, request: Request, *, raw: bool = False) -> GeminiDecoder:
-        return GeminiDecoder(messages=request.messages, raw=raw)
+        return GeminiDecoder(messages=request.messages, n=candidate_count(request), raw=raw)
 
 
 def model_path(model: str) -> str:

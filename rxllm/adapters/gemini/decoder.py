@@ -2,7 +2,8 @@
 
 See https://ai.google.dev/api/generate-content. The content parts are read by ``parts``. The rules are:
 
-* Only candidate 0 is read. More content can arrive after a finish reason.
+* Only candidate 0 is read, or a lone one, whatever its index, if the request did not ask for several.
+* More content can arrive after a finish reason.
 * Grounding, citations and fetched URLs become sources. The metadata contains all the grounding data.
 * If the prompt is blocked, the finish reason is ``content_filter``.
 * Each usage object replaces the one before it.
@@ -63,13 +64,17 @@ _KNOWN = {"candidates", "usageMetadata", "promptFeedback", "modelVersion", "resp
 
 
 class GeminiDecoder(FrameDecoder):
-    """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events."""
+    """Decodes one response. `n` is the number of candidates that were asked for.
+
+    If `raw` is true, the decoder also emits ``RawChunk`` events.
+    """
 
     content = CONTENT
 
-    def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
+    def __init__(self, *, messages: Iterable[Message] = (), n: int = 1, raw: bool = False) -> None:
         self._frames = GeminiFrames()
         super().__init__(self._frames, Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)
+        self._n = n
         self._usage: dict[str, Any] | None = None
         self._parts = PartReader(self.blocks, raw=raw)
         self._sources: set[str] = set()
@@ -87,8 +92,9 @@ class GeminiDecoder(FrameDecoder):
                 self._decode = _CHUNK.decode
         if self.raw:
             self.blocks.raw(raw_kind(kind), read_json(frame))
-        for candidate in chunk.candidates or ():
-            if not candidate.index:
+        candidates = chunk.candidates or ()
+        for candidate in candidates:
+            if not candidate.index or (self._n == len(candidates) == 1):
                 self._read_candidate(candidate, frame)
         if chunk.usage_metadata:
             self._read_usage(chunk.usage_metadata)

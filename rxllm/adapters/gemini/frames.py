@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._usage_and_metadata import dicts
+from rxllm.adapters._usage_and_metadata import as_count, dicts
 from rxllm.values import Usage
 from rxllm.values.usage import whole
 from rxllm.wire.framing import BOM, JSONArrayDecoder, SSEDecoder
@@ -111,6 +111,7 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
     ``promptTokenCount`` does not include the tokens of tools, so they are added to the input. ``candidatesTokenCount``
     does not include thoughts, so they are added to the output. All other counters go into `extra`.
     """
+    counters = {name: as_count(count) for name, count in counters.items()}
     prompt, tools = whole(counters.get("promptTokenCount")), whole(counters.get("toolUsePromptTokenCount"))
     thoughts = whole(counters.get("thoughtsTokenCount"))
     answer = whole(counters.get("candidatesTokenCount"))

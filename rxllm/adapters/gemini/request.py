@@ -14,7 +14,7 @@ from __future__ import annotations
 import mimetypes
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from rxllm.adapters._requests import (
     Carries,
@@ -45,6 +45,7 @@ from rxllm.values import (
     ValidationError,
 )
 from rxllm.values.json_text import read_object
+from rxllm.values.usage import whole
 
 UNSIGNED = "skip_thought_signature_validator"
 """The signature to send with a call that Gemini did not make.
@@ -91,6 +92,12 @@ def gemini_body(request: Request) -> dict[str, Any]:
         options["tools"] = [*(body["tools"] or ()), *options["tools"]]
     merged = merge(body, options)
     return {name: value for name, value in merged.items() if value or name == "contents"}
+
+
+def candidate_count(request: Request) -> int:
+    """Return how many candidates `request` asks for, in its options."""
+    config = request.options.get("generationConfig")
+    return whole(cast(dict[str, Any], config).get("candidateCount")) or 1 if isinstance(config, dict) else 1
 
 
 def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:

@@ -77,8 +77,9 @@ class OllamaDecoder(FrameDecoder):
         if delta.content:
             self.blocks.text(delta.content)
         for entry in delta.tool_calls or ():
-            if entry.function is not None:
-                self.blocks.call(self._calls, entry.id, entry.function.name, entry.function.arguments)
+            function = entry.function or entry
+            if function.name or function.arguments:
+                self.blocks.call(self._calls, entry.id, function.name, function.arguments)
                 self.blocks.complete_call(self._calls)
                 self._calls += 1
 

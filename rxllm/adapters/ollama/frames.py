@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from rxllm.adapters._usage_and_metadata import as_count
 from rxllm.values import Usage
 from rxllm.values.usage import whole
 
@@ -20,7 +21,9 @@ class Function(msgspec.Struct, gc=False):
     arguments: dict[str, Any] | str | None = None
 
 
-class ToolCallEntry(msgspec.Struct, gc=False):
+class ToolCallEntry(Function, gc=False):
+    """A call. Some servers put the name and the arguments here, and not in ``function``."""
+
     id: str | None = None
     function: Function | None = None
 
@@ -57,5 +60,4 @@ def to_usage(last: Mapping[str, Any]) -> Usage:
 
 
 def _count(last: Mapping[str, Any], name: str) -> int | None:
-    number = last.get(name)
-    return int(number) if isinstance(number, str) and number.isdecimal() and len(number) < 19 else whole(number)
+    return whole(as_count(last.get(name)))

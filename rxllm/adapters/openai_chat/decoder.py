@@ -47,7 +47,6 @@ from rxllm.adapters.openai_chat.frames import (
     Custom,
     Delta,
     FirstChunk,
-    Function,
     audio_id_of,
     audio_of,
     azure_citations,
@@ -92,7 +91,6 @@ _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
-_NO_FUNCTION = Function()
 _EXECUTED = 1 << 20
 """The first index for calls that Groq runs, well above the index of any other call."""
 
@@ -273,7 +271,7 @@ class ChatDecoder(FrameDecoder):
         if custom is not None and (call.function is None or custom.name or custom.input):  # Snowflake sends both
             self._read_input(call, custom)
         else:
-            function, signed = call.function or _NO_FUNCTION, signatures_of(call)
+            function, signed = call.function or call, signatures_of(call)
             own = {self.provider: signed} if signed else NOTHING
             self.blocks.call(call.index, call.id, function.name, function.arguments, own)
 

@@ -27,7 +27,9 @@ class Custom(msgspec.Struct, gc=False):
     input: str | None = None
 
 
-class CallDelta(msgspec.Struct, gc=False):
+class CallDelta(Function, gc=False):
+    """A part of a call. Some servers put the name and the arguments here, and not in ``function``."""
+
     index: int | None = None
     id: str | None = None
     function: Function | None = None

@@ -36,7 +36,7 @@ from rxllm.adapters.openai_responses.frames import (
     to_item,
 )
 from rxllm.events import ToolProgress
-from rxllm.values import ProviderPart
+from rxllm.values import ProviderPart, StreamError
 from rxllm.values.json_text import json_text, read_json
 from rxllm.wire.event_order import Blocks
 
@@ -157,6 +157,8 @@ class Output:
         self._read_delta(self._blocks.thinking, "content", "reasoning", frame, frame.content_index)
 
     def _read_delta(self, report: Callable[[str, str], None], kind: str, item: str, frame: Frame, part: int) -> None:
+        if isinstance(frame.delta, dict) and frame.delta:
+            raise StreamError("malformed_event", f"a delta is not text: got {json_text(frame.delta)[:80]}")
         if isinstance(frame.delta, str) and frame.delta:
             # The item may not have been announced, because a resumed stream can begin in the middle of an item.
             slot = self._slot(frame) or self._begin(frame.output_index, {"type": item, "id": frame.item_id})

@@ -212,8 +212,22 @@ def test_18_deltas_of_blocks_that_nobody_opened():
     """The SDK fails: there is no such block."""
     body = START + delta(0, "text_delta", text="Hi") + finish() + END
     assert_says_hi(body)
-    events, _ = said(START + json_of(3, "{}") + HI + finish() + END)
-    assert isinstance(events[1], RawChunk)
+    error = said(START + json_of(3, "{}") + HI + finish() + END)[1].error
+    assert "arguments belong to no call: {}" in str(error)
+
+
+@pytest.mark.parametrize("index", [0, 2, 4, None])
+@pytest.mark.parametrize("before", ["text", "thinking"])
+def test_18_arguments_with_another_index_are_those_of_the_open_call(index: int | None, before: str):
+    block = begin(0, type=before, **{before: "x"}) + frame("content_block_stop", index=0)
+    call = begin(1, type="tool_use", id="a", name="f") + json_of(index, '{"x":') + json_of(index, "1}")
+    (made,) = said(START + block + call + frame("content_block_stop", index=1) + finish() + END)[1].tool_calls
+    assert (made.name, made.arguments) == ("f", {"x": 1})
+
+
+def test_18_a_call_whose_name_is_no_text_is_an_error():
+    error = said(START + begin(0, type="tool_use", id="a", name=7) + finish() + END)[1].error
+    assert "name is not text" in str(error)
 
 
 def test_19_arguments_that_are_cut_by_max_tokens():

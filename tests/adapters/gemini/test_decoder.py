@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rxllm import Gemini, Request
 from rxllm.adapters.gemini.decoder import GeminiDecoder
 from rxllm.events import (
     FileAdded,
@@ -230,9 +231,21 @@ def test_24_enumerations_as_numbers():
     assert said(array(HI, data(None, 3)))[1].finish_reason == "content_filter"
 
 
-def test_25_only_candidate_0_is_read():
-    other = {"candidates": [{"index": 1, "content": {"parts": [{"text": "b"}]}, "finishReason": "SAFETY"}]}
-    assert_says_hi(sse(HI, other, STOP))
+def test_25_of_several_candidates_candidate_0_is_read():
+    other = {"index": 1, "content": {"parts": [{"text": "b"}]}, "finishReason": "SAFETY"}
+    assert_says_hi(sse(HI, {"candidates": [other, {**other, "index": 2}]}, STOP))
+    decoder = Gemini(api_key="k").decoder(Request(options={"generationConfig": {"candidateCount": 2}}))
+    events = decoder.feed(sse(HI, {"candidates": [other]}, STOP)) + decoder.close()
+    assert [event.delta for event in events if isinstance(event, TextDelta)] == ["Hi"]
+
+
+@pytest.mark.parametrize("indices", [(0, 1, 2), (1, 1, 1)])
+def test_25_a_lone_candidate_counts_whatever_its_index(indices: tuple[int, ...]):
+    chunks = [data([{"text": text}], finish) for text, finish in (("Hel", None), ("lo", None), ("", "STOP"))]
+    for chunk, index in zip(chunks, indices, strict=True):
+        chunk["candidates"][0]["index"] = index
+    response = said(sse(*chunks))[1]
+    assert (response.output_text, response.finish_reason) == ("Hello", "stop")
 
 
 def test_26_text_that_is_blocked_half_way():
