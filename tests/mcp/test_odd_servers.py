@@ -306,6 +306,5 @@ def test_an_answer_to_no_request_is_logged(id: str, caplog: pytest.LogCaptureFix
     serve()
     """
     with program(body) as connection:
-        (tool,) = mcp.tools(connection).run()
-    assert tool.name == "f"
+        assert "f" in [tool.name for tool in mcp.tools(connection).run()]
     assert "answers a request that nobody has sent" in caplog.text
