@@ -161,6 +161,12 @@ class Inbox:
         return item
 
 
+def _may_be_ours(id: Any, *, found: bool) -> bool:
+    """Return whether a response with this `id` may be for a request. The request may be over already."""
+    key = own_id(id)
+    return type(key) in (int, float) or (isinstance(key, str) and found)
+
+
 class Process(asyncio.SubprocessProtocol):
     """A server process, from its start to its exit.
 
@@ -319,7 +325,7 @@ class Process(asyncio.SubprocessProtocol):
             inboxes = self._receivers(message)
         if not inboxes and {"id", "method"} <= message.keys():
             self._write(_line(response(message, None)))
-        elif not inboxes and "method" not in message and type(own_id(message.get("id"))) is not int:
+        if "method" not in message and not _may_be_ours(message.get("id"), found=bool(inboxes)):
             # Its request waits until it times out, which says nothing about the id.
             log.warning("the MCP server answers a request that nobody has sent: its id is %.80r", message.get("id"))
         for inbox in inboxes:
