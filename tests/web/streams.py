@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import rxllm
@@ -19,7 +20,7 @@ from tests.laws import scripts
 THREAD = Thread((system("CANARY-system"), user("Hi")))
 
 DECODERS: dict[str, Any] = {
-    "openai-chat": ChatDecoder,
+    "openai-chat": partial(ChatDecoder, think_tags=True),  # as one that is served under another address
     "openai-responses": ResponsesDecoder,
     "anthropic-messages": MessagesDecoder,
     "gemini": GeminiDecoder,

@@ -65,7 +65,7 @@ class OpenAIChat(HTTPAdapter):
 
     def decoder(self, request: Request, *, raw: bool = False) -> ChatDecoder:
         n = whole(request.options.get("n")) or 1
-        think_tags = not self._is_openai()
+        think_tags = not self.base_url.startswith("https://api.openai.com/")  # Azure serves models of others too
         return ChatDecoder(provider=self.provider, messages=request.messages, n=n, think_tags=think_tags, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:

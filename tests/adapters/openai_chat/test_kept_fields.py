@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from rxllm import OpenAIChat
+from rxllm.adapters import AzureChat
 from rxllm.adapters._connect import Compatible
 from rxllm.events import FileAdded, SourceAdded, TextDelta, ThinkingDelta, ToolCallStarted
 from rxllm.values import Call, FilePart, Message, Request, Response, Usage, user
@@ -170,8 +171,18 @@ def test_a_tag_that_is_only_mentioned_is_text(text: str) -> None:
         assert (response.thinking, response.output_text) == ("", text)
 
 
-def test_at_openai_tags_are_text() -> None:
-    assert said(chunk({"content": ANSWER}) + STOP + DONE)[1].output_text == ANSWER
+@pytest.mark.parametrize(
+    ("adapter", "is_thinking"),
+    [
+        (OpenAIChat(api_key="k"), False),
+        (OpenAIChat(base_url="http://localhost:8000/v1"), True),
+        (AzureChat(base_url="https://name.openai.azure.com/openai/v1", api_key="k"), True),
+    ],
+    ids=repr,
+)
+def test_only_at_openai_tags_are_text(adapter: Any, is_thinking: bool) -> None:
+    response = said(chunk({"content": ANSWER}) + STOP + DONE, adapter.decoder(Request()))[1]
+    assert (response.thinking != "", response.output_text == ANSWER) == (is_thinking, not is_thinking)
 
 
 def test_text_that_could_become_a_tag_comes_before_a_call() -> None:
