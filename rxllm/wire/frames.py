@@ -192,7 +192,7 @@ class FrameDecoder(ABC):
         """Read JSON data that does not have the expected type: as much of it as fits."""
         payload, odd = read_leniently(data, self._shape)
         for each in odd:
-            self._report(each)
+            self.report(each)
         if payload is None:
             self.blocks.raw(raw_kind(kind), data)
             if kind == "error":
@@ -203,7 +203,8 @@ class FrameDecoder(ABC):
         if lost and not self.blocks.ended:
             self.fail(StreamError("malformed_event", f"{lost[0]}", provider=self.provider))
 
-    def _report(self, odd: Odd) -> None:
+    def report(self, odd: Odd) -> None:
+        """Log that a value is left out, once for each place."""
         place = tuple(step for step in odd.path if isinstance(step, str))
         if odd.value and place not in self._reported:
             self._reported.add(place)

@@ -304,6 +304,13 @@ def test_an_object_in_place_of_text_is_an_error() -> None:
     assert "a delta is not text" in str(error)
 
 
+@pytest.mark.parametrize("usage", [7, "x", ["a"]])
+def test_odd_usage_inside_a_response_is_said(usage: Any, caplog: pytest.LogCaptureFixture) -> None:
+    response = {"id": "r", "model": "m", "status": "completed", "output": [], "usage": usage}
+    fold(decode(DECODERS["openai-responses"][0], False, sse({"type": "response.completed", "response": response})))
+    assert "response.usage is not an object" in caplog.text
+
+
 FLAT = {"index": 0, "id": "c1", "name": "f", "arguments": '{"p":1}'}
 
 

@@ -20,6 +20,7 @@ from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.framing import SSEDecoder
+from rxllm.wire.lenient import Odd
 from rxllm.wire.tool_calls import CallTracker
 
 FINISH_REASONS: dict[str, FinishReason] = {
@@ -124,7 +125,10 @@ class ResponsesDecoder(FrameDecoder):
         self.blocks.start(id=response.get("id"), model=response.get("model"))
         self._output.finish(as_items(response.get("output")))
         self.blocks.note(metadata_of(response.get("metadata")) | metadata_of(response))
-        counters = costs_beside(response) | costs_beside(beside) | as_item(response.get("usage"))
+        counted = response.get("usage")
+        if not isinstance(counted, dict | None):
+            self.report(Odd(("response", "usage"), counted, "an object"))
+        counters = costs_beside(response) | costs_beside(beside) | as_item(counted)
         if counters:
             usage = to_usage(counters, USAGE)
             self.blocks.usage(replace(usage, tool_usage=as_item(response.get("tool_usage"))))
