@@ -33,7 +33,16 @@ import msgspec
 
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._usage_and_metadata import costs_beside, dicts, metadata_of, text_of
-from rxllm.adapters.anthropic.frames import CLIENT_CALL, CONTENT, SERVER_CALLS, Delta, Frame, MessageFrame, to_usage
+from rxllm.adapters.anthropic.frames import (
+    CLIENT_CALL,
+    CONTENT,
+    SERVER_CALLS,
+    THOUGHTS,
+    Delta,
+    Frame,
+    MessageFrame,
+    to_usage,
+)
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart, StreamError
 from rxllm.values.json_text import read_json
 from rxllm.values.usage import whole
@@ -172,9 +181,6 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
     return error
 
 
-_THOUGHTS = ("thinking", "redacted_thinking")
-
-
 class _Block:
     """A block that has not ended yet. If it is a tool call, `position` is the index of the call."""
 
@@ -189,7 +195,7 @@ class _Block:
 
     @property
     def is_opaque(self) -> bool:
-        return self.position is None and self.kind != "text" and self.kind not in _THOUGHTS
+        return self.position is None and self.kind != "text" and self.kind not in THOUGHTS
 
 
 class Content:
@@ -230,7 +236,7 @@ class Content:
     def _call(self, index: int | None) -> _Block | None:
         """Return the open call with this `index`, or else the last one: some servers count in another way."""
         block = self._open.get(self._place(index))
-        if block is None or block.kind == "text" or block.kind in _THOUGHTS:
+        if block is None or block.kind == "text" or block.kind in THOUGHTS:
             block = next((each for each in reversed(self._open.values()) if each.position is not None), None)
         return block if block is not None and block.position is not None else None
 

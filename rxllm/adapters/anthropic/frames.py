@@ -13,6 +13,7 @@ from rxllm.adapters._usage_and_metadata import to_usage as count_usage
 from rxllm.values import Usage
 
 CLIENT_CALL = "tool_use"
+THOUGHTS = ("thinking", "redacted_thinking")
 SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 CITATIONS = (
     "char_location",

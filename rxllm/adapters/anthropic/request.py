@@ -28,7 +28,7 @@ from rxllm.adapters._requests import (
     with_tools,
 )
 from rxllm.adapters._sent_schemas import ANTHROPIC, narrowed
-from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS
+from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS, THOUGHTS
 from rxllm.values import (
     FilePart,
     Image,
@@ -51,8 +51,6 @@ _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", "
 
 # Citations are sent back together with the text that they belong to.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
-
-_THOUGHTS = ("thinking", "redacted_thinking")
 
 CARRIES: Carries = {
     "system": {"text"},
@@ -216,7 +214,7 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
     turns: list[Block] = []
     instructions: list[Block] = []  # to be added after the current turn
     made = [(message, _mark_cached(message, _blocks_of(message, provider))) for message in messages]
-    drop_last_thoughts(made, lambda block: block["type"] in _THOUGHTS)
+    drop_last_thoughts(made, lambda block: block["type"] in THOUGHTS)
     for message, blocks in made:
         if message.role == "system":
             instructions += blocks
@@ -267,7 +265,7 @@ def cache_control(metadata: Mapping[str, Any]) -> Block:
 def _mark_cached(message: Message, blocks: list[Block]) -> list[Block]:
     # Mark the last block that is not a thinking block, because thinking blocks cannot be marked.
     mark = cache_control(message.metadata)
-    markable = [block for block in blocks if block["type"] not in _THOUGHTS]
+    markable = [block for block in blocks if block["type"] not in THOUGHTS]
     if mark and markable:
         markable[-1] |= mark
     return blocks
