@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, Union, cast, get_args, get_origin
 
 import msgspec
 
+from rxllm.values.argument_checks import shorten
 from rxllm.values.json_text import json_bytes, json_text
-
-CLIPPED = 100
 
 
 class Odd(NamedTuple):
@@ -30,12 +29,7 @@ class Odd(NamedTuple):
 
     def __str__(self) -> str:
         place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in self.path).lstrip(".")
-        return f"{place or 'the frame'} is not {self.wanted}: {clipped(self.value)}"
-
-
-def clipped(value: Any) -> str:
-    text = json_text(value)
-    return text if len(text) <= CLIPPED else f"{text[:CLIPPED]}…"
+        return f"{place or 'the frame'} is not {self.wanted}: {shorten(json_text(self.value), 100)}"
 
 
 def read_leniently(data: Any, shape: Any) -> tuple[Any, list[Odd]]:
