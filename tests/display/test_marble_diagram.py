@@ -178,7 +178,6 @@ def test_errors_are_drawn_and_not_raised() -> None:
 def test_in_real_time_until_disposes_the_stream() -> None:
     slow = stream_generate(Fake(["a", ("delay", 3600.0), "b"]), "Hi", retry=False)
     diagram = marble_diagram(slow, ops.text(), until=1.0)
-    assert diagram._end() >= 1.0
     assert str(diagram).splitlines()[3].strip().endswith("!")
 
 
