@@ -17,7 +17,7 @@ from rxllm.events import ErrorEvent, Event, StepRestarted
 from rxllm.operators._event_operators import EVENTS, not_an_event, operate
 from rxllm.operators._fold import to_response
 from rxllm.runtime import Stream, call_context, call_loop, report_unheard, running_loop, shown_frames
-from rxllm.runtime.context_variables import current_place, current_reader
+from rxllm.runtime.context_variables import current_place, current_reader, subscriber_error
 from rxllm.runtime.portal import live_on, start_on
 from rxllm.telemetry import Outcome
 from rxllm.values import LLMError, Response, StreamError
@@ -68,8 +68,9 @@ def finally_result(
     outcome        meaning
     =============  =====================================================================================================
     ``completed``  The stream completed.
-    ``failed``     The stream ended with an ``ErrorEvent`` or ``on_error``, or the event loop ended. The result has the
-                   error of the ``ErrorEvent``, or the ``LLMError`` passed to ``on_error``.
+    ``failed``     The stream ended with an ``ErrorEvent`` or ``on_error``, its subscriber raised an exception, or the
+                   event loop ended. The result has the error of the ``ErrorEvent``, or the ``LLMError`` passed to
+                   ``on_error``.
     ``cancelled``  The stream was disposed of by ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``,
                    Ctrl-C, ...
     =============  =====================================================================================================
@@ -201,7 +202,8 @@ class _Ending:
     def dispose(self) -> None:
         if self._take_end():
             # This stream is also disposed of when an ErrorEvent is turned into an exception.
-            self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
+            has_failed = self._has_failed or subscriber_error.get() is not None
+            self._call_soon("failed" if has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
         """Return True only the first time the stream ends. From then on, the reader waits until `fn` is done."""

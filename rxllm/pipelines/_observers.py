@@ -44,6 +44,7 @@ from rxllm.runtime import (
     new_id,
     provider_name,
     stopwatch,
+    subscriber_error,
     tool_id,
     within,
 )
@@ -175,12 +176,16 @@ def watch_stream(
             finish("completed")
             subscriber.on_completed()
 
+        def on_dispose() -> None:
+            error = subscriber_error.get()
+            finish("cancelled" if error is None else "failed", error)
+
         id = request_id if is_shared else None
         below = replace(scope, request_id=id, parent_id=ids.id, begin_attempt=span.begin_attempt)
         with within(below):
             subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
         # Dispose the source first, so that the inner spans finish before this span.
-        return CompositeDisposable(subscription, Disposable(lambda: finish("cancelled")))
+        return CompositeDisposable(subscription, Disposable(on_dispose))
 
     return Stream(subscribe)
 

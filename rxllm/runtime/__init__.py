@@ -57,7 +57,7 @@ from rxllm.runtime._scope import (
 from rxllm.runtime._stream import READ_TWICE, Deferred, Stream, call_of, returned_by
 from rxllm.runtime._unhandled import conclude, fail, log_hidden, report_unheard, shorten_traceback, shown_frames
 from rxllm.runtime.back_pressure import LIMIT, MAX_WAITING, Gate, read_by
-from rxllm.runtime.context_variables import current_gate, current_place
+from rxllm.runtime.context_variables import current_gate, current_place, subscriber_error
 from rxllm.runtime.portal import call_context, call_loop, chosen_loop, running_loop
 from rxllm.runtime.threads import daemon_threads, in_thread
 
@@ -140,6 +140,7 @@ __all__ = [
     "shorten_traceback",
     "shown_frames",
     "stopwatch",
+    "subscriber_error",
     "to_async_iter",
     "to_iter",
     "tool_id",

@@ -27,14 +27,16 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from reactivex import Observable, abc, from_iterable, throw
-from reactivex.disposable import SingleAssignmentDisposable
+from reactivex.disposable import Disposable
 from reactivex.observer import AutoDetachObserver
+from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.runtime._clock import CallScheduler
 from rxllm.runtime._reading import AsyncItems, Items, last, run
 from rxllm.runtime._stream_methods import StreamMethods
 from rxllm.runtime._unhandled import fail, report_unheard
 from rxllm.runtime.back_pressure import LIMIT
+from rxllm.runtime.context_variables import subscriber_error
 from rxllm.runtime.portal import chosen_loop, running_loop, subscribing
 from rxllm.runtime.stream_arguments import NotEncodable, Origin, check_operators
 from rxllm.values import StreamError
@@ -56,80 +58,128 @@ _I = TypeVar("_I")
 # The observer of a subscription that has no scheduler
 
 
-class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
-    """Calls `observer` on the event loop that was running when `observer` subscribed."""
+class Subscriber(AutoDetachObserver[S], abc.DisposableBase):
+    """Calls the user's functions until one of them raises an exception, or the stream ends.
 
-    def __init__(self, observer: AutoDetachObserver[S]) -> None:
-        self.subscription = SingleAssignmentDisposable()
-        self._observer = observer
-        self._emit = observer.on_next
+    What their ``on_next`` raises ends the subscription and goes to their ``on_error`` directly. The operators between
+    do not see it: one that emits at the end of its source could not pass an error on, and ``retry`` would take it for
+    an error of the source.
+    """
+
+    def __init__(
+        self, on_next: abc.OnNext[S] | None, on_error: abc.OnError | None, on_completed: abc.OnCompleted | None
+    ) -> None:
+        super().__init__(on_next, on_error, on_completed)
+        self._has_on_error = on_error is not None
+
+    def subscribe_to(self, source: abc.Subscription[S]) -> None:
+        """Subscribe as ``Observable.subscribe`` does, but with no observer between the source and this one.
+
+        On reactivex's current-thread scheduler, a source emits once its subscription can be disposed.
+        """
         loop = running_loop()
         # While `run()` blocks the running loop, the stream runs on a different loop.
-        self._loop = loop if chosen_loop() is loop else None
+        entry = self if loop is None or chosen_loop() is not loop else _OnItsLoop(self, loop)
+        timers = CallScheduler(self.end_with)
+
+        def subscribe(*_: Any) -> None:
+            try:
+                subscription = cast(Any, source(entry, timers))
+            except Exception as error:
+                if self.is_stopped:
+                    raise
+                entry.on_error(error)
+            else:
+                self.subscription = subscription if hasattr(subscription, "dispose") else Disposable(subscription)
+
+        current_thread = CurrentThreadScheduler.singleton()
+        if current_thread.schedule_required():
+            current_thread.schedule(subscribe)
+        else:
+            subscribe()
+
+    def on_next(self, value: S) -> None:
+        if self.is_stopped:
+            return
+        try:
+            self._on_next(value)
+        except Exception as error:
+            if self.is_stopped or not self._has_on_error:
+                raise
+            token = subscriber_error.set(error)
+            try:
+                self.dispose()
+            finally:
+                subscriber_error.reset(token)
+            try:
+                self._on_error(error)
+            except BaseException as unhandled:
+                report_unheard(unhandled)
+
+    def leave_source(self) -> None:
+        """Dispose of the subscription to the source. What the source has emitted is still delivered."""
+        self._subscription.dispose()
+
+    def end_with(self, error: BaseException) -> None:
+        """End the subscription with an exception that a timer or a scheduled call raised."""
+        self.leave_source()
+        if self.is_stopped:
+            report_unheard(error)
+        else:
+            fail(self, error)
+
+
+class _OnItsLoop(abc.ObserverBase[S]):
+    """Calls `subscriber` on `loop`, where it subscribed."""
+
+    def __init__(self, subscriber: Subscriber[S], loop: AbstractEventLoop) -> None:
+        self._subscriber = subscriber
+        self._emit = subscriber.on_next
+        self._loop = loop
         self._thread = get_ident()  # on Python 3.11, this is faster than finding the running loop
         self._waiting: deque[Callable[[], None]] = deque()  # an item stays at the front until it has been delivered
-
-    @property
-    def entry(self) -> abc.ObserverBase[S]:
-        return self._observer if self._loop is None else self
+        self._has_overflowed = False
 
     def on_next(self, value: S) -> None:
         if (get_ident() == self._thread and not self._waiting) or self._is_here:
             self._emit(value)
         elif len(self._waiting) < LIMIT:
             self._hand_over(lambda: self._emit(value))
-        else:
-            self.subscription.dispose()
+        elif not self._has_overflowed:
+            self._has_overflowed = True
+            self._subscriber.leave_source()
             fault = f"{LIMIT} items are waiting for the subscriber's event loop, and the source cannot wait"
             remedy = "thin them out before they are pushed, as .throttle_first(0.1) does, or push them on that loop"
             self.on_error(StreamError("overflow", f"{fault}; {remedy}"))
 
     def on_error(self, error: Exception) -> None:
         if self._is_here:
-            self._observer.on_error(error)
+            self._subscriber.on_error(error)
         else:
-            self._hand_over(lambda: self._observer.on_error(error))
+            self._hand_over(lambda: self._subscriber.on_error(error))
 
     def on_completed(self) -> None:
         if self._is_here:
-            self._observer.on_completed()
+            self._subscriber.on_completed()
         else:
-            self._hand_over(self._observer.on_completed)
-
-    def fail(self, error: BaseException) -> None:
-        """End the subscription with an exception that the subscriber or a timer raised."""
-        self.subscription.dispose()
-        if self._observer.is_stopped:
-            report_unheard(error)
-        else:
-            fail(self._observer, error)
-
-    def dispose(self) -> None:
-        self._observer.dispose()
-        self.subscription.dispose()
+            self._hand_over(self._subscriber.on_completed)
 
     @property
     def _is_here(self) -> bool:
-        return (get_ident() == self._thread and not self._waiting) or cast(AbstractEventLoop, self._loop).is_closed()
+        return (get_ident() == self._thread and not self._waiting) or self._loop.is_closed()
 
     def _hand_over(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)
         with contextlib.suppress(RuntimeError):  # the loop is closed, so the subscription has ended
-            cast(AbstractEventLoop, self._loop).call_soon_threadsafe(self._deliver)
+            self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
         try:
             self._waiting[0]()
         except BaseException as error:
-            self.fail(error)
+            self._subscriber.end_with(error)
         finally:
             self._waiting.popleft()
-
-
-def as_observer(on_next: Any, on_error: abc.OnError | None, on_completed: abc.OnCompleted | None) -> Any:
-    if callable(getattr(on_next, "on_next", None)):
-        return AutoDetachObserver(on_next.on_next, on_next.on_error, on_next.on_completed)
-    return AutoDetachObserver(on_next, on_error, on_completed)
 
 
 # The Stream: an Observable that can also be run, awaited and iterated
@@ -315,9 +365,11 @@ class Stream(StreamMethods[T]):
         with subscribing():
             if scheduler is not None:
                 return super().subscribe(on_next, on_error, on_completed, scheduler=scheduler)
-            subscriber: Subscriber[T] = Subscriber(as_observer(on_next, on_error, on_completed))
-            timers = CallScheduler(subscriber.fail)
-            subscriber.subscription.disposable = super().subscribe(subscriber.entry, scheduler=timers)
+            if callable(getattr(on_next, "on_next", None)):
+                observer = cast(abc.ObserverBase[T], on_next)
+                on_next, on_error, on_completed = observer.on_next, observer.on_error, observer.on_completed
+            subscriber = Subscriber(cast(abc.OnNext[T] | None, on_next), on_error, on_completed)
+            subscriber.subscribe_to(self._subscribe_core)
             return subscriber
 
     def __repr__(self) -> str:

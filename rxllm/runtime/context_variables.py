@@ -82,6 +82,9 @@ NO_PLACE, NO_READER = Place(), Reader()
 current_place: ContextVar[Place] = ContextVar("rxllm_place", default=NO_PLACE)
 current_reader: ContextVar[Reader] = ContextVar("rxllm_reader", default=NO_READER)
 
+subscriber_error: ContextVar[Exception | None] = ContextVar("rxllm_subscriber_error", default=None)
+"""While a subscription is disposed of because its subscriber has raised an exception, that exception."""
+
 
 def current_gate() -> Gate | None:
     """Return the gate of the current reader, or None if it has no gate."""

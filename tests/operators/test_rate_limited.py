@@ -157,7 +157,7 @@ def test_a_source_that_fails_in_its_subscription_gives_its_place_free() -> None:
 
     limited = Observable[str](at_once).pipe(ops.rate_limited(concurrent=1))
     with pytest.raises(LookupError):
-        limited.subscribe(refuse, refuse)
+        limited.subscribe(refuse)
     seen: list[str] = []
     limited.subscribe(seen.append)
     assert seen == ["Hi"]

@@ -95,8 +95,7 @@ def test_a_subscriber_s_exception_begins_no_other_stream() -> None:
     def at_once(label: str) -> Stream[str]:
         def subscribe(observer: Any, scheduler: Any = None) -> Any:
             begun.append(label)
-            observer.on_next(label)
-            observer.on_completed()
+            return just(label).subscribe(observer, scheduler=scheduler)
 
         return Stream(subscribe)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -11,9 +12,9 @@ from typing import Any
 import pytest
 import reactivex
 from reactivex import Observable, Subject
-from reactivex.disposable import CompositeDisposable, SerialDisposable
+from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
 
-from rxllm import Stream, StreamError, TextDelta, from_async_iter
+from rxllm import Fake, Stream, StreamError, TextDelta, from_async_iter, stream_generate
 from rxllm import operators as ops
 from rxllm.runtime import clock
 from rxllm.testing import World, simulate
@@ -150,6 +151,99 @@ def test_its_exception_at_the_end_is_not_an_error_of_the_stream() -> None:
         assert (told, errors) == ([MINE], [])
 
     asyncio.run(main())
+
+
+# An exception behind operators that emit at the end
+
+AT_THE_END: dict[str, Callable[[Stream[Any]], Observable[Any]]] = {
+    "all": lambda stream: stream.all(lambda _: True),
+    "average": lambda stream: stream.map(len).average(),
+    "buffer_with_count": lambda stream: stream.buffer_with_count(1000),
+    "buffer_with_time": lambda stream: stream.buffer_with_time(1.0),
+    "buffer_with_time_or_count": lambda stream: stream.buffer_with_time_or_count(1.0, 1000),
+    "count": lambda stream: stream.count(),
+    "debounce": lambda stream: stream.debounce(1.0),
+    "default_if_empty": lambda stream: stream.filter(lambda _: False).default_if_empty("none"),
+    "is_empty": lambda stream: stream.ignore_elements().is_empty(),
+    "last": lambda stream: stream.last(),
+    "last_or_default": lambda stream: stream.last_or_default("none"),
+    "materialize": lambda stream: stream.ignore_elements().materialize(),
+    "max": lambda stream: stream.map(len).max(),
+    "reduce": lambda stream: stream.reduce(lambda total, item: total),
+    "sum": lambda stream: stream.map(len).sum(),
+    "take_last": lambda stream: stream.take_last(1),
+    "take_last_buffer": lambda stream: stream.take_last_buffer(1),
+    "to_dict": lambda stream: stream.to_dict(str),
+    "to_list": lambda stream: stream.to_list(),
+    "to_set": lambda stream: stream.to_set(),
+    "window_with_count": lambda stream: stream.window_with_count(1000).flat_map(lambda window: window.to_list()),
+    "operators after it": lambda stream: stream.to_list().map(str).retry(3).pipe(ops.tap(id)),
+}
+
+SOURCES: dict[str, Callable[[], Stream[str]]] = {
+    "a call": lambda: stream_generate(Fake("one two"), "Hi").pipe(ops.text()),
+    "at once": lambda: Stream.of(reactivex.of("one", "two")),
+    "while subscribing": lambda: Stream.of(pushed("one", "two")),
+}
+
+
+def pushed(*items: str) -> Observable[str]:
+    """What emits directly in ``subscribe``, with no scheduler."""
+
+    def subscribe(observer: Any, scheduler: Any = None) -> Any:
+        for item in items:
+            observer.on_next(item)
+        observer.on_completed()
+        return Disposable()
+
+    return Observable(subscribe)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_its_exception_at_the_end_of_the_source_comes_to_its_on_error_once(source: str) -> None:
+    for name, operator in AT_THE_END.items():
+        told, heard = list[object](), threading.Event()
+
+        def hear(error: object = "completed", told: list[object] = told, heard: threading.Event = heard) -> None:
+            told.append(error)
+            heard.set()
+
+        operator(SOURCES[source]()).subscribe(refuse, hear, hear)
+        assert heard.wait(PATIENCE), name
+        assert told == [MINE], name
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_so_it_does_in_a_running_loop(source: str) -> None:
+    async def app(world: World) -> None:
+        for name, operator in AT_THE_END.items():
+            told = list[object]()
+            operator(SOURCES[source]()).subscribe(refuse, told.append, lambda told=told: told.append("completed"))
+            await asyncio.sleep(60.0)
+            assert told == [MINE], name
+
+    simulate(app, faults=())
+
+
+def test_an_operator_that_retries_does_not_take_it_for_an_error_of_the_source() -> None:
+    async def app(world: World) -> None:
+        fake, told = Fake("Hi", "Ho"), list[object]()
+        stream_generate(fake, "Hi").retry(3).subscribe(refuse, told.append)
+        await asyncio.sleep(60.0)
+        assert (told, len(fake.requests)) == ([MINE], 1)
+
+    simulate(app, faults=())
+
+
+def test_an_endless_source_that_emits_at_once_is_stopped() -> None:
+    told: list[object] = []
+    Stream.of(reactivex.from_iterable(itertools.count())).subscribe(refuse, told.append)
+    assert told == [MINE]
+
+
+def test_without_an_on_error_it_leaves_subscribe_where_the_source_emits_at_once() -> None:
+    with pytest.raises(LookupError, match="the subscriber's own"):
+        Stream.of(reactivex.of(1)).to_list().subscribe(refuse)
 
 
 # The loop of a subscription
