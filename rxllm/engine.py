@@ -124,8 +124,7 @@ class Engine:
     `tool_executor`                            a function that runs the tools
     `tool_result_encoder`                      a function that turns a tool's result into text for the model
     `errors`                                   with ``"events"``, an answer that fails midway ends in an ``ErrorEvent``;
-                                               with ``"raise"``, it ends in ``on_error``, so that ``.retry(3)`` and
-                                               ``.catch`` work. ``errors="raise"`` has the same effect as
+                                               with ``"raise"``, it ends in ``on_error``, as with
                                                ``ops.raise_errors()`` at the end of `operators`
     =========================================  =========================================================================
 

@@ -45,7 +45,10 @@ def operate(start: Start[T, R]) -> Callable[[Observable[T]], Stream[R]]:
 
 
 MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
-"""A function that takes an observer's ``on_next`` and ``on_error``, and returns a handler for items."""
+"""A function that takes an observer's ``on_next`` and ``on_error``, and returns a handler for items.
+
+If the handler has an attribute ``close``, it is called when the source completes, and may raise an error.
+"""
 
 
 def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> Callable[[Observable[T]], Stream[R]]:
@@ -83,7 +86,18 @@ class _Handled(Stream[R_out], Generic[T, R_out]):
         self, observer: abc.ObserverBase[R_out], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
         handler = self._make_handler(observer.on_next, observer.on_error)
-        return self._source.subscribe(handler, observer.on_error, observer.on_completed, scheduler=scheduler)
+        close = getattr(handler, "close", None)
+        on_completed = observer.on_completed if close is None else partial(_close, close, observer)
+        return self._source.subscribe(handler, observer.on_error, on_completed, scheduler=scheduler)
+
+
+def _close(close: Callable[[], None], observer: abc.ObserverBase[Any]) -> None:
+    try:
+        close()
+    except Exception as error:
+        observer.on_error(error)
+    else:
+        observer.on_completed()
 
 
 def _make_both(
@@ -171,8 +185,8 @@ def extract(
 ) -> Callable[[Observable[Event]], Stream[R]]:
     """Return an operator that emits results for each event whose class is in `types`.
 
-    ``make()`` returns a new function for each subscription. An ``ErrorEvent`` becomes ``on_error``. Error messages
-    include `name`, the operator's name.
+    ``make()`` returns a new function for each subscription. If the function has a ``close()``, it is called at the end
+    of the source. An ``ErrorEvent`` becomes ``on_error``. Error messages include `name`, the operator's name.
     """
     wanted = frozenset((*types, ErrorEvent))
 
@@ -195,6 +209,8 @@ def extract(
             for result in results:
                 on_next(result)
 
+        if (close := getattr(read, "close", None)) is not None:
+            vars(handle)["close"] = close
         return handle
 
     return handle_each(make_handler)

@@ -114,8 +114,7 @@ def retry_before_content(
     including any fallback or budget. Your operator acts after the built-in retries, unless ``retry=False`` turns those
     off.
 
-    Do not use reactivex's ``.retry`` instead. It ignores an ``ErrorEvent``, and repeats content if a stream fails
-    midway. For such a stream, use ``ops.restart``.
+    A stream's method ``.retry`` also starts again after the first content, as ``restart`` does, and without a wait.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
     """
@@ -151,7 +150,7 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     left to the engine. If the policy allows no further attempt, the last error is passed on.
 
     Use this operator for a single response, in an engine's operators or after ``stream_generate`` or ``stream_step``. A
-    failure after a ``StepCompleted`` does not trigger a restart. ``ops.text`` emits the text of every attempt.
+    failure after a ``StepCompleted`` does not trigger a restart. ``ops.text`` leaves out what the new attempt repeats.
 
     Raises ``ValidationError("invalid_option")`` if `policy` is invalid.
     """

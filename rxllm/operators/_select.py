@@ -28,6 +28,7 @@ from rxllm.events import (
     ToolCallStarted,
     UsageUpdated,
 )
+from rxllm.operators import _told_text as told
 from rxllm.operators._event_operators import EVENTS, Feeder, extract, handle_each, not_an_event
 from rxllm.runtime import Stream
 from rxllm.values import ToolCall, Usage, ValidationError
@@ -149,10 +150,14 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     ['Hel', 'lo']
 
     An ``ErrorEvent`` becomes an ``on_error``. If a block's deltas were dropped, its whole text is emitted when it ends.
-    Text emitted before a ``StepRestarted`` cannot be taken back. A fold such as `to_text` leaves that text out. For
-    agents' text, see `only`.
+    For agents' text, see `only`.
+
+    Emitted text cannot be taken back. If the answer starts over (``StepRestarted``, from ``.retry``, ``restart`` or
+    ``fallback``), nothing is emitted while the new text repeats the old one. Where it differs, the stream ends with
+    ``StreamError("restarted")``, so what was emitted is always the beginning of one answer. A fold such as `to_text`
+    has only the new text, and no such error.
     """
-    return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
+    return extract("text", lambda: _NewPieces("text", TextDelta, TextCompleted), TextDelta, TextCompleted, *told.READ)
 
 
 def thinking() -> Callable[[Observable[Event]], Stream[str]]:
@@ -168,9 +173,10 @@ def thinking() -> Callable[[Observable[Event]], Stream[str]]:
     ['hm']
 
     An ``ErrorEvent`` becomes an ``on_error``. If a block's deltas were dropped, its whole text is emitted when it ends.
+    If the answer starts over, see `text`.
     """
     types = (ThinkingDelta, ThinkingCompleted)
-    return extract("thinking", lambda: TextPieces(*types), *types, StepRestarted)
+    return extract("thinking", lambda: _NewPieces("thinking", *types), *types, *told.READ)
 
 
 def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
@@ -283,6 +289,30 @@ class TextPieces:
         elif isinstance(event, StepRestarted):
             self._open.clear()
         return ()
+
+
+class _NewPieces:
+    """The pieces of the text, without those that a step repeats when it starts over."""
+
+    def __init__(
+        self, operator: str, delta: type[TextDelta | ThinkingDelta], completed: type[TextCompleted | ThinkingCompleted]
+    ) -> None:
+        self._pieces = TextPieces(delta, completed)
+        self._told = told.ToldText(operator)
+        self.close = self._told.close
+
+    def __call__(self, event: Event) -> Iterable[str]:
+        if type(event) in _BOUNDARIES:
+            self._told.see(event)
+        new: list[str] = []
+        for piece in self._pieces(event):
+            if text := self._told.unrepeated(piece):
+                self._told.emit(text)
+                new.append(text)
+        return new
+
+
+_BOUNDARIES = frozenset(told.READ)
 
 
 class AnswerText(Generic[R]):

@@ -12,6 +12,7 @@ from unicodedata import category
 from reactivex import Observable
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, StepRestarted, TextCompleted, TextDelta
+from rxllm.operators import _told_text as told
 from rxllm.operators._event_operators import EVENTS, lift, not_an_event
 from rxllm.operators._select import TextPieces
 from rxllm.runtime import Stream
@@ -67,7 +68,7 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
     return lift(lambda: _EventSegmenter("sentences", find_sentence))
 
 
-_READ = frozenset({ErrorEvent, MessageCompleted, StepRestarted, TextCompleted, TextDelta})
+_READ = frozenset({ErrorEvent, TextCompleted, TextDelta, *told.READ})
 
 
 class _EventSegmenter:
@@ -75,6 +76,7 @@ class _EventSegmenter:
         self._name = name
         self._pieces = TextPieces(TextDelta, TextCompleted)
         self._segmenter = Segmenter(find)
+        self._told = told.ToldText(name)
 
     def feed(self, event: Event) -> Iterable[str]:
         if type(event) not in _READ:
@@ -83,14 +85,19 @@ class _EventSegmenter:
             return ()
         if isinstance(event, ErrorEvent):
             raise event.error
-        segments = [segment for text in self._pieces(event) for segment in self._segmenter.feed(text)]
+        texts = [self._told.unrepeated(piece) for piece in self._pieces(event)]
+        segments = [segment for text in texts for segment in self._segmenter.feed(text)]
         if type(event) is TextCompleted or type(event) is MessageCompleted:
             segments += self._segmenter.close()
         elif type(event) is StepRestarted:
             self._segmenter.close()
+        for segment in segments:
+            self._told.emit(segment)
+        self._told.see(event)
         return segments
 
     def close(self) -> Iterable[str]:
+        self._told.close()
         return self._segmenter.close()
 
 

@@ -17,6 +17,7 @@ files                                      contents
 """
 
 from rxllm.events import is_content, is_prelude
+from rxllm.runtime._again import failure_behind
 from rxllm.runtime._budget import (
     Budget,
     ChatBudget,
@@ -113,6 +114,7 @@ __all__ = [
     "daemon_threads",
     "engine_call",
     "fail",
+    "failure_behind",
     "from_async_iter",
     "hedge",
     "in_thread",

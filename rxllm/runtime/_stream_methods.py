@@ -7,47 +7,14 @@ Only type checkers read them. If a method is missing here, use ``.pipe(...)`` in
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reactivex import Observable, abc
 
-from rxllm.events import ErrorEvent
-from rxllm.values.argument_checks import shown
+from rxllm.runtime import _again
 
-log = logging.getLogger("rxllm")
 T = TypeVar("T", covariant=True)
-
-
-_hinted: set[str] = set()
-"""The methods for which the warning has already been logged."""
-
-
-def hint_at_error_events(method: str) -> Callable[[Observable[Any]], Observable[Any]]:
-    """Return an operator that logs a warning if an `ErrorEvent` arrives, because reactivex's `method` ignores it."""
-
-    def operator(source: Observable[Any]) -> Observable[Any]:
-        def subscribe(
-            observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            def on_next(item: Any) -> None:
-                if type(item) is ErrorEvent:
-                    _hint(method, item.error)
-                observer.on_next(item)
-
-            return source.subscribe(on_next, observer.on_error, observer.on_completed, scheduler=scheduler)
-
-        return Observable(subscribe)
-
-    return operator
-
-
-def _hint(method: str, error: Exception) -> None:
-    if method not in _hinted:
-        _hinted.add(method)
-        fault = f".{method}(...) ignores an ErrorEvent, but the stream ended with one: {shown(error)}"
-        log.warning("%s; write .pipe(ops.raise_errors()).%s(...), or see docs/errors.md for other ways", fault, method)
 
 
 if TYPE_CHECKING:
@@ -207,9 +174,18 @@ else:
 
     class StreamMethods(Observable[T]):
         def retry(self, retry_count=None):
-            """Like reactivex's ``Observable.retry``. It ignores an `ErrorEvent`; see ``ops.raise_errors``."""
-            return Observable.retry(self.pipe(hint_at_error_events("retry")), retry_count)
+            """Like reactivex's ``Observable.retry``, for streams of events too; see docs/errors.md."""
+            return self.pipe(_again.retry(retry_count))
 
         def catch(self, handler):
-            """Like reactivex's ``Observable.catch``. It ignores an `ErrorEvent`; see ``ops.raise_errors``."""
-            return Observable.catch(self.pipe(hint_at_error_events("catch")), handler)
+            """Like reactivex's ``Observable.catch``, for streams of events too; see docs/errors.md."""
+            return self.pipe(_again.catch(handler))
+
+        def timeout(self, duetime, other=None, scheduler=None):
+            """Like reactivex's ``Observable.timeout``, for streams of events too; see docs/errors.md."""
+            return self.pipe(_again.timeout(duetime, other, scheduler))
+
+        def sequence_equal(self, second, comparer=None):
+            """Like reactivex's ``Observable.sequence_equal``, which would iterate over a Stream and block."""
+            is_stream = isinstance(second, Observable)
+            return super().sequence_equal(Observable(second.subscribe) if is_stream else second, comparer)

@@ -52,8 +52,12 @@ class LLMError(Exception):
     is_logged: bool = False
     """Whether rxllm has already logged the error in this process."""
 
-    def __init_subclass__(cls) -> None:
-        ERROR_CLASSES[cls.__name__] = cls
+    def __init_subclass__(cls, *, is_variant: bool = False) -> None:
+        """Register the class for JSON. A variant is written and shown under the name of its first base class."""
+        if is_variant:
+            cls.__name__ = cls.__bases__[0].__name__
+        else:
+            ERROR_CLASSES[cls.__name__] = cls
 
     def __init__(self, reason: str, message: str | None = None, *, metadata: Mapping[str, Any] | None = None) -> None:
         if reason not in self.REASONS:
@@ -168,6 +172,7 @@ class StreamError(LLMError):
             "guard_tripped",
             "guard_failed",
             "guard_late",
+            "restarted",
             "unknown",
         }
     )

@@ -250,7 +250,7 @@ def test_a_restart_forgets_what_was_open() -> None:
         "-a-r-A-|",
         "^------!",
         "-1---2-|",
-        **{"a": TextDelta("a"), "r": StepRestarted("again", 2), "A": TextCompleted("b"), "1": "a", "2": "b"},
+        **{"a": TextDelta("a"), "r": StepRestarted("again", 2), "A": TextCompleted("ab"), "1": "a", "2": "b"},
     )
 
 
