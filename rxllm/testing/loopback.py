@@ -253,6 +253,7 @@ class Connection(asyncio.Protocol):
         self._received = bytearray()
         self._written = 0
         self._task: asyncio.Task[None] | None = None
+        self._is_lost = False
 
     @property
     def bytes_sent(self) -> int:
@@ -292,6 +293,7 @@ class Connection(asyncio.Protocol):
         self._record_close("client")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         self._record_close("client")
 
     def pause_writing(self) -> None:
@@ -345,7 +347,8 @@ class Connection(asyncio.Protocol):
             connected = self._transport.get_extra_info("socket")
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._record_close(by)
-        self._transport.abort() if reset else self._transport.close()
+        if not self._is_lost:  # asyncio's transport may fail if it is aborted once it has sent all and closed
+            self._transport.abort() if reset else self._transport.close()
 
     def _record_close(self, by: str) -> None:
         if self.closed_at is not None:

@@ -354,7 +354,7 @@ def test_a_slow_reader_is_not_run_over(client: Any) -> None:
         with rxllm.to_iter(generate_many(asked(server), questions, **options), maxsize=4) as many:
             next(many)
             wait_until(lambda: provider.begun == seen[-1].done + 4 * _WORKERS)
-            assert provider.begun < 200
+            assert provider.begun < len(questions)
         wait_until(lambda: server.open_count == 0)
 
 

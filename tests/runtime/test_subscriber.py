@@ -128,15 +128,17 @@ def test_without_an_on_error_that_takes_it_the_loop_is_told_once(name: str, on_e
 
 
 def test_its_exception_after_its_own_dispose_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    errors: list[Exception] = []
+    errors, subscribed = list[Exception](), threading.Event()
 
     def leave(item: Any) -> None:
+        assert subscribed.wait(PATIENCE)
         subscription.dispose()
         raise MINE
 
     with caplog.at_level(logging.ERROR, "rxllm"):
         source = Source()
         subscription = source.stream().delay(0.01).subscribe(leave, errors.append)
+        subscribed.set()
         assert source.closed.wait(PATIENCE)
         asyncio.run(until(lambda: "unhandled error" in caplog.text))
     assert errors == []
