@@ -315,6 +315,11 @@ def is_server(call: ToolCall) -> bool:
     return bool(call.metadata.get("server"))
 
 
+def is_hosted(call: ToolCall) -> bool:
+    """Return whether the provider runs this call once the caller has approved it."""
+    return bool(call.metadata.get("hosted"))
+
+
 def is_incomplete(call: ToolCall) -> bool:
     """Return whether the stream ended before the call was complete.
 

@@ -16,6 +16,9 @@ from rxllm.wire.frames import decode_base64
 Item = dict[str, Any]
 """An output item, or a part of an item, as parsed JSON."""
 
+APPROVAL = "mcp_approval_request"
+"""The type of the item that asks for approval of a call to an MCP server."""
+
 _NOTHING = msgspec.Raw()
 
 
@@ -53,7 +56,7 @@ def item_id(item: Item) -> str:
 
 def is_call(item: Item) -> bool:
     kind = str(item.get("type"))
-    return kind.endswith("_call") or kind in ("mcp_list_tools", "program")
+    return kind.endswith("_call") or kind in ("mcp_list_tools", "program", APPROVAL)
 
 
 def is_server(item: Item, offered: Collection[str]) -> bool:
@@ -63,6 +66,8 @@ def is_server(item: Item, offered: Collection[str]) -> bool:
     """
     match item:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:
+            return False
+        case {"type": "mcp_approval_request"}:  # the provider waits for an answer
             return False
         case {"type": "custom_tool_call"}:
             return call_name(item) not in offered

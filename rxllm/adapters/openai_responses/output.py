@@ -11,7 +11,7 @@
 4. A call or a thought that begins before an earlier thought is done waits for it, so that the message has them in the
    order in which the next request must send them. Some gateways end a thought last.
 5. A call to a tool that the provider runs has the metadata ``{"server": True}``. The whole item becomes a part of the
-   message.
+   message. If the provider asks for approval first, the call has the metadata ``{"hosted": True}``, and waits.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from rxllm.adapters.openai_responses.frames import (
+    APPROVAL,
     Frame,
     Item,
     as_item,
@@ -249,7 +250,8 @@ class Output:
         slot.call, slot.tool, slot.is_server = slot, call_name(item), is_server(item, self._offered)
         if slot.tool:
             self._calls.setdefault(slot.wire_id, slot)
-        self._blocks.call(slot.number, slot.wire_id, slot.tool, None, {"server": True} if slot.is_server else {})
+        mark = {"server": True} if slot.is_server else {"hosted": True} if slot.kind == APPROVAL else {}
+        self._blocks.call(slot.number, slot.wire_id, slot.tool, None, mark)
         slot.call_id = self._blocks.calls.id_of(slot.number) or slot.wire_id
 
     def on_item_done(self, frame: Frame, data: bytes) -> None:
