@@ -50,6 +50,9 @@ _HANDLERS: dict[str, Handler] = {
     "response.mcp_call_arguments.delta": Output.on_arguments,
     "response.custom_tool_call_input.delta": Output.on_input,
     "response.code_interpreter_call_code.delta": Output.on_code,
+    "response.shell_call_command.added": Output.on_command,
+    "response.shell_call_command.delta": Output.on_command,
+    "response.shell_call_command.done": Output.on_command,
 }
 
 _SILENT = frozenset(

@@ -30,6 +30,8 @@ class Frame(msgspec.Struct, gc=False):
     content_index: int = 0
     summary_index: int = 0
     item_id: str | None = None
+    command_index: int = 0
+    command: str | None = None
     delta: str | Item | None = None
     item: msgspec.Raw = _NOTHING
     response: msgspec.Raw = _NOTHING
@@ -91,7 +93,9 @@ def call_arguments(item: Item) -> str:
             return text
         case {"arguments": dict()} | {"operation": dict()} | {"action": dict()}:
             fields = as_item(item.get("arguments") or item.get("operation") or item.get("action"))
-            arguments = {name: value for name, value in fields.items() if name != "sources"}
+            # The commands come first, because they are streamed before the other fields are known.
+            first = {"commands": fields["commands"]} if "commands" in fields else {}
+            arguments = first | {name: value for name, value in fields.items() if name != "sources"}
         case _:
             names = ("input", "code", "queries", "actions", "server_label")
             arguments = {name: item[name] for name in names if item.get(name) is not None}

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from rxllm.adapters.openai_responses.commands import Commands
 from rxllm.adapters.openai_responses.frames import (
     APPROVAL,
     Frame,
@@ -210,6 +211,13 @@ class Output:
     def on_code(self, frame: Frame, data: bytes) -> None:
         self._add_free_text("code", self._slot(frame), frame.delta)
 
+    def on_command(self, frame: Frame, data: bytes) -> None:
+        slot = self._slot(frame)
+        text = frame.command if frame.delta is None else frame.delta
+        if slot is not None and slot.kind == "shell_call" and isinstance(text, str):
+            is_whole = frame.type.endswith(".done")
+            self._add_arguments(slot, slot.commands.feed(frame.command_index, text, is_whole=is_whole))
+
     def _add_arguments(self, slot: Slot | None, delta: str | Item | None) -> None:
         if slot is not None and isinstance(delta, str) and delta:
             slot.pieces["arguments"].append(delta)
@@ -333,8 +341,8 @@ class Slot:
 
     `pieces` contains the deltas of each kind. `parts` contains the indices of the parts that were announced. If the
     item is a tool call, `tool` is the tool's name and `call_id` is the call's id in events. `open_argument` is the
-    argument that receives free text. `call` is the slot itself if the item is a call. If the item is a call's result,
-    `call` is the slot of that call.
+    argument that receives free text. `commands` writes the arguments of a shell call. `call` is the slot itself if the
+    item is a call. If the item is a call's result, `call` is the slot of that call.
     """
 
     def __init__(self, number: int, item: Item) -> None:
@@ -350,12 +358,15 @@ class Slot:
         self.call_id = ""
         self.is_server = False
         self.open_argument = ""
+        self.commands = Commands()
 
     def missing_arguments(self, item: Item) -> str:
         """Return the part of a finished call's arguments that the deltas did not contain."""
         streamed, whole = "".join(self.pieces["arguments"]), call_arguments(item)
         if whole.startswith(streamed):
             return whole[len(streamed) :]
+        if self.kind == "shell_call":
+            return self.commands.close()
         return '"}' if self.open_argument else ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
