@@ -6,7 +6,7 @@ Messages become input items:
    copy of the item.
 2. For a thought from this provider, the original item is sent back. If the server does not store anything, the item's
    id is left out, and an item with neither content nor encrypted content is not sent. Neither is a thought at the end
-   of a turn, since the server requires the item that it led to.
+   of a turn, since the server requires the item that it led to. A compaction is sent in the same way as a thought.
 3. Parts from other providers are left out. So are calls to tools that those providers ran themselves.
 4. Special tool calls, such as computer calls, are sent back in their original form. Their results are sent in the
    matching form. The result of a request for approval is the decision.
@@ -252,6 +252,9 @@ def _part_items(part: Any, calls: dict[str, ToolCall], provider: str, *, is_stor
                 yield {name: value for name, value in thought.items() if is_stored or name != "id"}
         case ToolCallPart(id=id) if id in calls:
             yield _call_item(calls.pop(id), provider)
+        case ProviderPart(provider=owner, data={"type": "compaction"} as item) if owner == provider:
+            names = ("type", "encrypted_content", *(("id",) if is_stored else ()))
+            yield {name: item[name] for name in names if name in item}
         case ProviderPart(provider=owner, data=data) if owner == provider:
             yield data
         case _:

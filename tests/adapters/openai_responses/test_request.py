@@ -300,6 +300,28 @@ def test_an_approval_is_a_part_of_the_users_message():
     assert made[1:] == [{**request, "id": "i0"}, response]
 
 
+def test_a_compaction_goes_back_as_the_server_takes_it():
+    compacted = item("compaction", encrypted_content="sealed", created_by="me")
+    back = {"type": "compaction", "encrypted_content": "sealed"}
+    thread = (user("Hi"), answer(compacted), user("And?"))
+    assert asked(*thread)["input"][1] == back
+    assert asked(*thread, options={"store": True})["input"][1] == {**back, "id": "i0"}
+
+
+def test_the_effort_changes_from_a_message_on_and_the_prefix_stays():
+    """The settings of the request are part of the cached prefix; an item among the messages is not."""
+    update = {"type": "configuration_update", "reasoning": {"effort": "high"}}
+    thread = (user("Hi"), Message("assistant", "Hello"))
+    before = asked(*thread, user("And?"), reasoning_effort="low")
+    for role in (user, system):
+        part = role((ProviderPart("openai", update), TextPart("Think hard.")))
+        after = asked(*thread, user("And?"), Message("assistant", "So."), part, reasoning_effort="low")
+        assert after["input"][: len(before["input"])] == before["input"]
+        assert after["input"][-2:] == [update, {"role": part.role, "content": "Think hard."}]
+        assert after["reasoning"] == before["reasoning"] == {"effort": "low"}
+    assert asked(*thread, user((ProviderPart("openai", update),)), user("Why?"))["input"][-2] == update
+
+
 OUTPUTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "custom_tool_call": ("1", {"type": "custom_tool_call_output", "call_id": "c", "output": "1"}),
     "computer_call": (
