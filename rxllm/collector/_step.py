@@ -217,7 +217,7 @@ PAUSE = "pause_turn"
 STEERED = "steered"
 """The raw finish reason of a response that the user cut short.
 
-If rxllm cut it, it has the metadata ``cut``. OpenAI gives the same reason to a response that it ended between two items.
+If rxllm cut it, it has the metadata ``cut``. OpenAI gives this reason to a response that it ends between two items.
 """
 
 VETOED = "vetoed"

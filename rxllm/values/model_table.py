@@ -10,13 +10,12 @@ Sources, as of November 2026:
   options nor a forced tool call.
 * OpenAI: the profiles of pydantic-ai (``profiles/openai.py``, tried with the live API in July 2026), and the comments
   on ``ReasoningEffort`` in OpenAI's SDK 2.8.
-* Gemini: the levels that the adapter can translate to ``thinkingLevel`` or ``thinkingBudget``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, cast
@@ -68,8 +67,13 @@ class Takes:
         return dict(self._refused(request))
 
     def _refused(self, request: Request) -> Iterator[tuple[str, str]]:
-        effort, options = request.reasoning_effort, request.options
+        effort, options = request.reasoning_effort or _effort_in(request.options), request.options
         thinks = self.thinks if effort is None else effort != "none"
+        match options.get("thinking"):
+            case {"type": kind}:
+                thinks = kind not in ("disabled", "between_tools")
+            case _:
+                pass
         while_off = "; with reasoning_effort='none', it would be accepted"
         if self.sampling is False or (self.sampling == "off" and thinks):
             for name in SAMPLING:
@@ -95,6 +99,16 @@ class Takes:
 
     def _can_be_off(self, accepts: Accepts) -> bool:
         return accepts == "off" and (self.efforts is None or "none" in self.efforts)
+
+
+def _effort_in(options: Mapping[str, Any]) -> str | None:
+    match options:
+        case {"reasoning": {"effort": str(effort)}} | {"output_config": {"effort": str(effort)}}:
+            return effort
+        case {"reasoning_effort": str(effort)}:
+            return effort
+        case _:
+            return None
 
 
 def is_forced(choice: Any) -> bool:
@@ -123,7 +137,7 @@ def base_name(model: str) -> str:
     ('gpt-5-1', 'claude-haiku-4-5')
     """
     name = re.sub(r"[@:\[].*", "", model.lower().rpartition("/")[2])
-    found = re.search(r"(?<![a-z\d])(claude|gpt|gemini)-.*", name)
+    found = re.search(r"(?<![a-z\d])(claude|gpt)-.*", name)
     name = found[0] if found else name
     return re.sub(r"(-v\d+|-latest|-\d{8}|-\d{4}-\d\d-\d\d)+$", "", name).replace(".", "-")
 
@@ -164,7 +178,6 @@ _TABLE: tuple[tuple[str, Takes], ...] = (
     ("gpt-5-5", Takes(("none", *_TO_XHIGH), sampling="off", thinks=True)),
     ("gpt-5-6(-[a-z]+)?", Takes(("none", *_TO_XHIGH, "max"), sampling="off", thinks=True)),
     ("gpt-6-astra", replace(_OPENAI, efforts=(*_TO_XHIGH, "max"))),
-    ("gemini-.*", Takes(EFFORTS[:-1])),
     # Models that do not think
     ("gpt-5-chat|(chat)?gpt-(3-5|4).*|claude-[23].*|grok-code-fast-1", Takes(())),
 )

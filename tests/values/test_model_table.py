@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from rxllm.adapters.openai_responses.request import responses_body
 from rxllm.values import ModelInfo, Request, user
 from rxllm.values.model_table import EFFORTS, Takes, base_name, takes
 from tests.adapters.anthropic.sdk import asked
+from tests.adapters.sdk import assert_fits
 
 FORCED = {"tool_choice": "required"}
 COOL = {"temperature": 0.2}
@@ -35,8 +37,7 @@ def refused(model: str, **fields: Any) -> set[str]:
         ("gpt-5.5 gpt-5.6-sol", "minimal", False, True),
         ("gpt-6-astra", "none minimal", False, True),
         ("gpt-5-chat-latest gpt-4o gpt-4.1-mini claude-3-5-haiku-20241022", " ".join(EFFORTS), True, True),
-        ("gemini-2.5-pro gemini-3-flash", "max", True, True),
-        ("claude-opus-7 gpt-7 llama-3 gpt-6-luna my-deployment", "", True, True),
+        ("claude-opus-7 gpt-7 llama-3 gpt-6-luna gemini-3-flash my-deployment", "", True, True),
     ],
 )
 def test_rows(models: str, no_effort: str, sampling: bool, forced: bool) -> None:
@@ -147,8 +148,35 @@ def test_an_entry_overrides_the_table() -> None:
     assert set(Takes().overridden(entry).refused(request)) == set(asked_for)
 
 
+@pytest.mark.parametrize(
+    ("model", "options", "expected"),
+    [
+        ("gpt-5", {"reasoning": {"effort": "none"}}, {"reasoning_effort"}),
+        ("gpt-5", {"reasoning_effort": "none"}, {"reasoning_effort"}),
+        ("gpt-5.5", {"reasoning": {"effort": "none"}, "temperature": 0.2}, set()),
+        ("gpt-5.1", {"reasoning": {"effort": "low"}, "temperature": 0.2}, {"temperature"}),
+        ("claude-opus-4-6", {"output_config": {"effort": "xhigh"}}, {"reasoning_effort"}),
+        (
+            "claude-sonnet-4-5",
+            {"thinking": {"type": "enabled"}, "top_k": 3, "tool_choice": "x"},
+            {"top_k", "tool_choice"},
+        ),
+        ("claude-sonnet-4-5", {"thinking": {"type": "disabled"}, "top_k": 3, "tool_choice": "x"}, set()),
+    ],
+)
+def test_options_count_like_fields(model: str, options: Any, expected: set[str]) -> None:
+    assert refused(model, options=options) == expected
+
+
 @pytest.mark.parametrize("model", ["claude-sonnet-4-5", "claude-opus-4-6", "claude-sonnet-5-5", "claude-opus-5-5"])
 def test_every_request_of_the_table_fits_the_sdk(model: str) -> None:
     for effort in EFFORTS:
         body = asked(user("Hi"), model=model, reasoning_effort=effort, temperature=0.2)
         assert "thinking" in body or "output_config" in body
+
+
+def test_so_does_every_effort_that_an_openai_model_takes() -> None:
+    for model in ("o3", "gpt-5", "gpt-5-pro", "gpt-5.1", "gpt-5.5", "gpt-5.6-sol", "gpt-6-astra"):
+        for effort in ((known := takes(model)) and known.efforts) or ():
+            body = responses_body(Request((user("Hi"),), model, reasoning_effort=effort))
+            assert_fits("openai.types.responses.response_create_params", "ResponseCreateParamsStreaming", body)
