@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from rxllm.adapters.openai_responses.request import responses_body
 from rxllm.values import ModelInfo, Request, user
 from rxllm.values.model_table import EFFORTS, Takes, base_name, takes
-from tests.adapters.anthropic.sdk import asked
-from tests.adapters.sdk import assert_fits
 
 FORCED = {"tool_choice": "required"}
 COOL = {"temperature": 0.2}
@@ -166,17 +163,3 @@ def test_an_entry_overrides_the_table() -> None:
 )
 def test_options_count_like_fields(model: str, options: Any, expected: set[str]) -> None:
     assert refused(model, options=options) == expected
-
-
-@pytest.mark.parametrize("model", ["claude-sonnet-4-5", "claude-opus-4-6", "claude-sonnet-5-5", "claude-opus-5-5"])
-def test_every_request_of_the_table_fits_the_sdk(model: str) -> None:
-    for effort in EFFORTS:
-        body = asked(user("Hi"), model=model, reasoning_effort=effort, temperature=0.2)
-        assert "thinking" in body or "output_config" in body
-
-
-def test_so_does_every_effort_that_an_openai_model_takes() -> None:
-    for model in ("o3", "gpt-5", "gpt-5-pro", "gpt-5.1", "gpt-5.5", "gpt-5.6-sol", "gpt-6-astra"):
-        for effort in ((known := takes(model)) and known.efforts) or ():
-            body = responses_body(Request((user("Hi"),), model, reasoning_effort=effort))
-            assert_fits("openai.types.responses.response_create_params", "ResponseCreateParamsStreaming", body)

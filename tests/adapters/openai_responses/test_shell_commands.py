@@ -77,10 +77,10 @@ def test_whatever_is_missing_comes_with_the_end(frames: list[bytes]) -> None:
 
 def test_commands_that_arrive_in_any_order_are_written_one_after_the_other() -> None:
     parts = [written(0, "l", "s"), written(1, "pw", "d")]
-    for order in itertools.permutations([0, 0, 0, 0, 1, 1, 1, 1]):
+    for firsts in itertools.combinations(range(8), 4):
         queues = [iter(part) for part in parts]
-        frames = [next(queues[index]) for index in order]
-        assert arguments(frames, shell("ls", "pwd"))[1] == {"commands": ["ls", "pwd"], **REST}, order
+        frames = [next(queues[place not in firsts]) for place in range(8)]
+        assert arguments(frames, shell("ls", "pwd"))[1] == {"commands": ["ls", "pwd"], **REST}, firsts
 
 
 def test_an_end_that_says_something_else_leaves_json() -> None:
@@ -88,6 +88,7 @@ def test_an_end_that_says_something_else_leaves_json() -> None:
         assert arguments(frames, shell("rm"))[1] == {"commands": ["ls"]}
 
 
+@pytest.mark.judges
 def test_recorded_commands_are_deltas_and_their_output_is_progress() -> None:
     found = [each for each in recordings("openai-responses") if b"shell_call_command.delta" in each.body]
     assert found
