@@ -175,7 +175,7 @@ class HTTPExchange:
         if not named:
             return error
         remedies = " or ".join(f"this {name} ({remedy})" for name, remedy in named.items())
-        message = f"{error.message}; as far as rxllm knows, {self.model} does not accept {remedies}"
+        message = f"{error.message}; as far as rxllm knows, {self.model or self.provider} does not accept {remedies}"
         return with_origin(type(error).from_fields({**error.fields(), "message": message}), error)
 
     def discreet(self, error: E) -> E:
