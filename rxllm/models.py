@@ -15,12 +15,19 @@ a capability is False             A call that needs the capability is rejected b
                                   ``(("response_format",), "json_native_disabled")``,
                                   ``(("vision",), "vision_disabled")``, ``(("images",), "images_disabled")`` or
                                   ``(("response_format",), "excludes_tools")``.
+a setting is not accepted         Likewise, with ``(("temperature",), "sampling_disabled")`` (or ``top_p``, ``top_k``),
+                                  ``(("tool_choice",), "tool_choice_disabled")`` or
+                                  ``(("reasoning_effort",), "reasoning_effort_disabled")``.
 `tools_with_schema` is False      ``chat`` makes two passes, as with ``structured_finalize``, unless the call sets that
                                   option itself.
 prices are set                    The costs that the provider does not report are added to the usage.
 ================================  =====================================================================================
 
-rxllm checks nothing if a model has no entry, and it does not check fields that are not set. The name of an entry begins
+rxllm checks nothing if a model has no entry, and it does not check fields that are not set. For the settings that well
+known models accept, rxllm has a table of its own (``rxllm.values.model_table``), which refuses nothing: if the provider
+rejects a request, its error's message suggests what to change, and ``ops.fallback`` leaves out settings that the other
+model does not accept. The fields `sampling`, `forced_tool_choice` and `reasoning_efforts` of an entry override the
+table. The name of an entry begins
 with the adapter's provider, in upper or lower case. If the adapter has no provider, the name begins with the name of
 the adapter's class or function. For an adapter that always uses the same model, the name is just the provider.
 """
@@ -31,8 +38,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from rxllm.values import EngineError, ModelInfo, Usage, ValidationError
+from rxllm.values import EngineError, ModelInfo, Request, Usage, ValidationError
 from rxllm.values.argument_checks import check, check_instance, invalid_option, must_be
+from rxllm.values.model_table import Takes, takes
 from rxllm.values.usage import CAPABILITIES, by_iteration
 
 if TYPE_CHECKING:
@@ -89,6 +97,15 @@ def delete(name: str) -> None:
 def clear() -> None:
     """Remove all entries."""
     _entries.clear()
+
+
+def refused_settings(provider: str, request: Request) -> dict[str, str]:
+    """Return a remedy for each setting of `request` that its model does not accept.
+
+    An entry overrides rxllm's own table. If neither contains the model, the result is empty.
+    """
+    known, entry = takes(request.model), find(provider, request.model)
+    return {} if known is None and entry is None else (known or Takes()).overridden(entry).refused(request)
 
 
 def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usage:

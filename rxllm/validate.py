@@ -59,6 +59,7 @@ from rxllm.values.argument_checks import invalid_option, must_be
 from rxllm.values.codec import hint_text
 from rxllm.values.errors import Path
 from rxllm.values.json_text import described
+from rxllm.values.model_table import SAMPLING, Takes
 from rxllm.values.schema_checks import schema_faults
 
 __all__ = [
@@ -361,6 +362,8 @@ def capability_faults(value: Request, model: ModelInfo) -> Iterator[Fault]:
         isinstance(part, ImagePart) for message in value.messages for part in message.parts
     ):
         yield ("vision",), "vision_disabled"
+    for name in Takes().overridden(model).refused(value):
+        yield (name,), "sampling_disabled" if name in SAMPLING else f"{name}_disabled"
 
 
 def _is_json_schema(value: Any) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from msgspec.structs import replace
 from reactivex import Observable, just, throw
 
-from rxllm import keys
+from rxllm import keys, models
 from rxllm.adapters._protocol import failure_events
 from rxllm.adapters.http_base import HTTPBase
 from rxllm.collector import Unfinished
@@ -30,6 +30,7 @@ from rxllm.values import (
     ValidationError,
     estimated_tokens,
 )
+from rxllm.values.errors import with_origin
 from rxllm.values.json_text import UNREADABLE, json_text, read_json
 from rxllm.wire.frames import FrameDecoder, unreadable
 
@@ -163,7 +164,19 @@ class HTTPExchange:
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
         assert self._built is not None
         refusal = self._adapter._refusal  # pyright: ignore[reportPrivateUsage]
-        return refusal(status, headers, without(body, self._secrets()), self._built, self.model)
+        error = refusal(status, headers, without(body, self._secrets()), self._built, self.model)
+        return self._with_remedy(error) if status in (400, 422) else error
+
+    def _with_remedy(self, error: LLMError) -> LLMError:
+        if error.reason != "invalid_request":
+            return error
+        refused = models.refused_settings(self.provider, self._request)
+        named = {name: remedy for name, remedy in refused.items() if name in error.message} or refused
+        if not named:
+            return error
+        remedies = " or ".join(f"this {name} ({remedy})" for name, remedy in named.items())
+        message = f"{error.message}; as far as rxllm knows, {self.model or self.provider} does not accept {remedies}"
+        return with_origin(type(error).from_fields({**error.fields(), "message": message}), error)
 
     def discreet(self, error: E) -> E:
         return keys.redacted(error, self._secrets())

@@ -215,7 +215,10 @@ PAUSE = "pause_turn"
 """The raw finish reason of a paused message."""
 
 STEERED = "steered"
-"""The raw finish reason of a response that the user cut short."""
+"""The raw finish reason of a response that the user cut short.
+
+If rxllm cut it, it has the metadata ``cut``. OpenAI gives this reason to a response that it ends between two items.
+"""
 
 VETOED = "vetoed"
 """The raw finish reason of a response that a tool cut short while the model was still writing the tool's arguments."""
@@ -224,12 +227,12 @@ VETOED = "vetoed"
 def answer(response: Response[Any]) -> tuple[Message, ...]:
     """Return the messages that `response` adds to its thread.
 
-    Calls that will never have a result are removed. If the user cut the response short, signed parts are removed too.
+    Calls that will never have a result are removed. If rxllm cut the response short, signed parts are removed too.
     """
     message = response.message
     if message is None:
         return ()
-    if response.raw_finish_reason == STEERED:
+    if response.raw_finish_reason == STEERED and response.metadata.get("cut"):
         parts = (unsigned(part) for part in message.parts)
         message = replace(message, content=content_of(tuple(part for part in parts if part is not None)))
     kept = tuple(call for call in message.tool_calls if is_server(call)) + response.tool_calls
@@ -313,6 +316,11 @@ def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:
 def is_server(call: ToolCall) -> bool:
     """Return whether the provider runs this call itself."""
     return bool(call.metadata.get("server"))
+
+
+def is_hosted(call: ToolCall) -> bool:
+    """Return whether the provider runs this call once the caller has approved it."""
+    return bool(call.metadata.get("hosted"))
 
 
 def is_incomplete(call: ToolCall) -> bool:

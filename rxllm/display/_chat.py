@@ -143,7 +143,8 @@ class ChatPanel(abc.DisposableBase):
         pending = self._session.pending_tool_calls if self._session.status == "awaiting_tools" else ()
         tools = as_engine(self._engine).with_tools(*(self._opts.get("tools") or ()), replace=True).tools
         approvable = {tool.name for tool in tools if not tool.manual}
-        self._questions.ask(pending, {call.id for call in pending if call.name in approvable})
+        hosted = {call.id for call in pending if call.metadata.get("hosted")}
+        self._questions.ask(pending, hosted | {call.id for call in pending if call.name in approvable})
         if self._answer is not None:
             self._answer.redraw()
         # `send` raises an error while Stop is enabled, so disable Stop first.

@@ -81,8 +81,9 @@ def fallback(
 
     In an engine's operators, pass engines, adapters, or names such as ``"provider:model"``. Each fallback engine
     receives the messages, the tools, the response format, and settings such as the temperature from the original
-    request. It keeps its own key, model (if set), pass-through ``options``, retry policy and operators. In a pipe, pass
-    Observables of events instead.
+    request. It keeps its own key, model (if set), pass-through ``options``, retry policy and operators. Settings that
+    its model does not accept (see ``rxllm.models``) are left out, with a warning in the log; the response's
+    ``metadata["settings_left_out"]`` names them. In a pipe, pass Observables of events instead.
 
     The events of a failed attempt are dropped. After a fallback, the response has the metadata
     ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If every attempt fails, the last error is raised, with

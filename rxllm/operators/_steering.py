@@ -216,7 +216,7 @@ class _UntilSentence:
     def _cut(self, last: list[Event]) -> None:
         self._seen += last
         closing = self._unfinished().close()
-        end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
+        end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED, {"cut": "sentence"})
         # Give these events to the journal before disposing of the source. The disposal makes the journal record that
         # the response was cut off, and a later run that replays this record needs the events.
         self._keep([*self._seen, *closing, end])

@@ -60,6 +60,9 @@ from rxllm.runtime import (
 from rxllm.tools import WAITING, AgentTool, ToolSettings, WaitingCalls
 from rxllm.values import EngineError, FunctionTool, LLMError, StepResult, Thread, Tool, ToolCall
 
+_THEIRS = ("server", "hosted")
+"""The metadata keys of calls that the provider runs, even if a tool here has the same name."""
+
 _CALLS = frozenset({ToolCallStarted, ToolCallDelta, ToolCallCompleted})
 
 
@@ -143,8 +146,8 @@ class ToolStep(abc.DisposableBase):
     def _follow_call(self, event: Event) -> None:
         match event:
             case ToolCallStarted(id=id, name=name):
-                tool, is_server = self._settings.tools_by_name.get(name), event.metadata.get("server")
-                if tool is not None and not is_server and self._may_stream(tool) and self._is_serial():
+                tool, is_ours = self._settings.tools_by_name.get(name), event.metadata.keys().isdisjoint(_THEIRS)
+                if tool is not None and is_ours and self._may_stream(tool) and self._is_serial():
                     self._feeds[id] = ArgumentFeed(tool, id, self._open_source)
             case ToolCallDelta(id=id, arguments_delta=delta) if id in self._feeds:
                 self._feed(id, delta)
@@ -223,7 +226,7 @@ class ToolStep(abc.DisposableBase):
             self._run(tools)
 
     def _may_start_early(self, tool: Tool, event: ToolCallCompleted) -> bool:
-        if not self._settings.is_eager(tool) or "error" in event.metadata or event.metadata.get("server"):
+        if not self._settings.is_eager(tool) or not event.metadata.keys().isdisjoint(("error", *_THEIRS)):
             return False
         if isinstance(tool, AgentTool) and (not tool.eager or self._scope.journal is not None):
             # An agent is always marked as idempotent, even if its tools are not. It therefore starts early only if its
@@ -271,7 +274,7 @@ class ToolStep(abc.DisposableBase):
         self._eager.clear()
         step = self._state.to_step_result()
         calls = step.response.tool_calls if step.response.finish_reason == "tool_calls" else ()
-        unknown = [call for call in calls if call.name not in self._settings.tools_by_name]
+        unknown = [call for call in calls if self._settings.tool_of(call) is None]
         runs = bool(calls) and self._settings.mode == "auto" and not unknown
         self._early.settle(is_used=runs)
         if calls and self._settings.mode == "manual":
@@ -331,7 +334,8 @@ class ToolStep(abc.DisposableBase):
         manual: list[ToolCall] = []
         waiting: list[ToolCall] = []
         for call in calls:
-            tool = self._settings.tools_by_name[call.name]
+            tool = self._settings.tool_of(call)
+            assert tool is not None
             if tool.manual:
                 manual.append(call)
             elif tool.approval and self._settings.approve is None:

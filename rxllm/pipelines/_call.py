@@ -20,6 +20,7 @@ on_event          pass each event to the caller's function                    ``
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,10 +33,17 @@ from rxllm import models, validate
 from rxllm import operators as ops
 from rxllm.adapters import as_adapter
 from rxllm.engine import Operator
-from rxllm.events import Event
+from rxllm.events import Event, MessageCompleted
 from rxllm.pipelines._observers import CallSpan, notify_retry, watch_stream
 from rxllm.pipelines._prepare import prepare_request
-from rxllm.pipelines._setup import Setup, other_engine, other_options, other_request, unanswered_calls
+from rxllm.pipelines._setup import (
+    Setup,
+    other_engine,
+    other_options,
+    other_request,
+    refused_settings,
+    unanswered_calls,
+)
 from rxllm.pipelines.options import ChatOptions, request_id
 from rxllm.runtime import (
     Budget,
@@ -53,6 +61,8 @@ from rxllm.runtime import (
 )
 from rxllm.values import Call, Request, Response, Thread, request_key, unanswered
 from rxllm.values.request_keys import undescribed
+
+log = logging.getLogger("rxllm")
 
 
 def model_events(setup: Setup, request: Request) -> Stream[Event]:
@@ -184,8 +194,25 @@ def _ask_other(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, engine: Any, model: str | None = None
 ) -> Stream[Event]:
     other = other_engine(engine, model, setup.engine)
-    other_setup = Setup.of(other, ChatOptions, {**other_options(setup.own_options), "request_id": call.request_id})
-    request = replace(request, messages=sent.messages)
-    events = model_events(other_setup, other_request(request, sent, setup.own_options, other))
+    options = {**other_options(setup.own_options), "request_id": call.request_id}
+    other_setup = Setup.of(other, ChatOptions, options)
+    request = other_request(replace(request, messages=sent.messages), sent, setup.own_options, other)
+    left_out = refused_settings(other_setup, request)
+    if left_out:
+        kept = {name: value for name, value in options.items() if name not in left_out}
+        other_setup, request = Setup.of(other, ChatOptions, kept), replace(request, **dict.fromkeys(left_out))
+    events = model_events(other_setup, request)
     about_chat = {"usage": scope.usage, "chat": scope.chat}
-    return Deferred(lambda: scoped(events, msgspec.structs.replace(current_scope.get(), **about_chat)))
+
+    def answer() -> Stream[Event]:
+        if left_out:
+            names, model = ", ".join(left_out), other_setup.complete(request).model
+            log.warning("request %s: left out %s, which %s does not accept", call.request_id, names, model)
+        return scoped(events, msgspec.structs.replace(current_scope.get(), **about_chat))
+
+    def note(event: Event) -> Event:
+        if not isinstance(event, MessageCompleted):
+            return event
+        return msgspec.structs.replace(event, metadata={**event.metadata, "settings_left_out": left_out})
+
+    return Deferred(answer).map(note) if left_out else Deferred(answer)

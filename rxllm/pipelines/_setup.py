@@ -12,6 +12,8 @@ timeout
 API key, headers, extra ``options``       the other engine
 model                                     the other engine; if it has none, the original call or request
 ========================================  ==================================================================
+
+A setting of the original call is left out if the other engine's model does not accept it. See ``rxllm.models``.
 """
 
 from __future__ import annotations
@@ -274,6 +276,15 @@ def other_request(request: Request, sent: Request, own_options: Mapping[str, Any
         structured_finalize=sent.structured_finalize,
         options={},
     )
+
+
+def refused_settings(setup: Setup, request: Request) -> tuple[str, ...]:
+    """Return the settings of the original call that the other engine's model does not accept.
+
+    The engine's own settings are not among them. They are sent as they are.
+    """
+    refused = models.refused_settings(provider_name(setup.engine.adapter), setup.complete(request))
+    return tuple(name for name in refused if name in setup.own_options or getattr(request, name, None) is not None)
 
 
 def other_options(own_options: Mapping[str, Any]) -> dict[str, Any]:

@@ -244,12 +244,12 @@ class Answers(msgspec.Struct, frozen=True):
         return edited(tool, call, verdict, "approvals", id) if isinstance(verdict, Mapping) else None
 
     def _covers(self, call: ToolCall, settings: ToolSettings) -> bool:
-        tool = settings.tools_by_name.get(call.name)
+        tool = settings.tool_of(call)
         asks = tool is not None and tool.approval and not tool.manual and settings.approve is not None
         return call.id in self.results or call.id in self.approvals or asks
 
     def _approved_tool(self, call: ToolCall, settings: ToolSettings, id: str) -> Tool:
-        tool = settings.tools_by_name.get(call.name)
+        tool = settings.tool_of(call)
         if tool is None:
             message = f"the tool call {id} is approved, but no tool is named {call.name!r}; pass one in tools=[...]"
             raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})

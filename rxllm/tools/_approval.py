@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from rxllm.collector import nest
+from rxllm.collector import is_hosted, nest
 from rxllm.events import (
     AskUserRequested,
     ChatCompleted,
@@ -33,7 +33,7 @@ from rxllm.values import (
     ValidationError,
     described,
 )
-from rxllm.values.argument_checks import did_you_mean, shown
+from rxllm.values.argument_checks import did_you_mean, invalid_option, shown
 from rxllm.values.errors import Path
 from rxllm.values.json_text import json_data
 from rxllm.values.responses import shorten
@@ -79,6 +79,9 @@ def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str)
 
     Raises ``ValidationError("invalid_option")`` if `tool` rejects them.
     """
+    if is_hosted(call):
+        fault = f"edits the call to {tool.name!r}, but the provider runs it with the model's arguments"
+        raise invalid_option(path, f"{fault}; pass True, False or the reason to deny it")
     try:
         data = json_data(dict(arguments))
         faults = _edit_faults(tool, data)

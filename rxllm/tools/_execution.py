@@ -12,6 +12,9 @@ Exceptions that tools raise are logged, except `ToolError`. ``on_tool_error`` de
 
 An approver runs like a tool; see ``_caller``. If it raises an error or gives an invalid answer, the stream fails. If it
 leaves the decision to the caller, the stream completes without an outcome.
+
+A call that the provider runs once it is approved (``metadata["hosted"]``) is only decided here. No tool of the same
+name runs.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from typing import Any, Protocol, cast
 from reactivex import abc, of
 from reactivex.disposable import Disposable, SerialDisposable
 
-from rxllm.collector import AWAITING_USER, is_waiting, nest
+from rxllm.collector import AWAITING_USER, is_hosted, is_waiting, nest
 from rxllm.events import (
     AskUserRequested,
     Event,
@@ -42,7 +45,7 @@ from rxllm.runtime import Scope, Stream, ToolRecord, clock, shown_frames
 from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, blame_caller, blames_caller, chats
 from rxllm.tools._approval import question_events, read_decision, read_reply, repeat_question
 from rxllm.tools._caller import Caller, idempotency_key, is_async
-from rxllm.tools._settings import RESERVED_HALTS, TOO_DEEP, ToolSettings, tool_error
+from rxllm.tools._settings import RESERVED_HALTS, TOO_DEEP, ToolSettings, encode_result, tool_error
 from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, ToolContext, ToolError, ValidationError
 
 log = logging.getLogger("rxllm")
@@ -86,6 +89,7 @@ def execution(
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         kind = AgentExecution if isinstance(tool, AgentTool) else ToolExecution
+        kind = HostedExecution if is_hosted(call) else kind
         run = kind(tool, call, settings, thread, scope, observer, scheduler, resumed)
         if edited_call is not None:
             run.edit(edited_call)
@@ -362,6 +366,15 @@ class AgentExecution(ToolExecution):
             self._fail(agent_failure(self._call, error))
         else:
             self._abort(error)
+
+
+class HostedExecution(ToolExecution):
+    """Answers the provider, which runs the call itself. The answer is the result of the call."""
+
+    def _execute(self) -> None:
+        approved = {"approve": True}
+        result = ToolResultEncoded(self._call.id, encode_result(approved))  # never by the caller's encoder
+        self._finish([ToolExecutionCompleted(self._call.id, self._call.name, approved), result])
 
 
 def copy_for_user(call: ToolCall) -> ToolCall:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeGuard, cast
 
 import msgspec
 
+from rxllm.collector import is_hosted
 from rxllm.values import (
     FunctionTool,
     Part,
@@ -102,6 +103,13 @@ class ToolSettings(msgspec.Struct, frozen=True):
         if len(self.tools_by_name) < len(self.tools):
             names = ", ".join(tool.name for tool in self.tools)
             raise invalid_option("tools", f"must all have different names, not {names}")
+
+    def tool_of(self, call: ToolCall) -> Tool | None:
+        """Return the tool that runs `call`, or None if there is none.
+
+        For a call that the provider runs once it is approved, return a stand-in that needs approval.
+        """
+        return Tool(call.name, approval=True) if is_hosted(call) else self.tools_by_name.get(call.name)
 
     def is_eager(self, tool: Tool) -> bool:
         """Whether `tool` may start while the response is still arriving."""

@@ -61,7 +61,7 @@ class ToolCall(Value):
     `arguments` is the parsed JSON object, and `raw_arguments` is its text. Text passed as `arguments` is parsed. Blank
     text and ``null`` are no arguments. If the text is anything else than a JSON object, `arguments` is empty and
     ``metadata["error"]`` is the reason. ``metadata["server"]`` marks a call that the provider runs itself. rxllm shows
-    it but does not run it.
+    it but does not run it. ``metadata["hosted"]`` marks a call that the provider runs once the caller has approved it.
 
     Raises ``ValidationError("invalid_message")`` if `id`, `name` or `arguments` has the wrong type.
     """

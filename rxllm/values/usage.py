@@ -139,7 +139,10 @@ class Spending(Value):
     reserved_usd: float = 0.0
 
 
-CAPABILITIES = ("tools", "json_schema", "vision", "images", "tools_with_schema")
+CAPABILITIES = (
+    *("tools", "json_schema", "vision", "images", "tools_with_schema"),
+    *("sampling", "forced_tool_choice"),
+)
 """The names of the flags in `ModelInfo`."""
 
 _MILLION = 1_000_000
@@ -156,7 +159,11 @@ class ModelInfo(Value):
     * `json_schema`: its answers can be constrained by a JSON schema;
     * `vision`: it can read images in the request;
     * `images`: it can generate images;
-    * `tools_with_schema`: a request can have both tools and a schema.
+    * `tools_with_schema`: a request can have both tools and a schema;
+    * `sampling`: a request can set `temperature`, `top_p` and ``top_k``;
+    * `forced_tool_choice`: a request can force a tool call, for example with ``tool_choice="required"``.
+
+    `reasoning_efforts` lists the accepted values of `reasoning_effort`.
 
     Limits are in tokens. Prices are per million tokens, in the same currency as the costs in `Usage`. The input price
     also applies to cached tokens that have no price of their own.
@@ -177,6 +184,9 @@ class ModelInfo(Value):
     cached_input_price: float | None = None
     cache_write_input_price: float | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    sampling: bool | None = None
+    forced_tool_choice: bool | None = None
+    reasoning_efforts: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -242,6 +252,10 @@ def _is_price(value: Any) -> bool:
     return value is None or (is_number and math.isfinite(value) and value >= 0)
 
 
+def _are_efforts(value: Any) -> bool:
+    return value is None or (isinstance(value, tuple) and all(isinstance(entry, str) for entry in value))  # pyright: ignore
+
+
 _Rule = tuple[str, Callable[[Any], bool]]
 _FLAG: _Rule = ("True, False or None", lambda value: value is None or isinstance(value, bool))
 _TOKENS: _Rule = ("an integer >= 1 or None", lambda value: value is None or is_count(value))
@@ -253,4 +267,5 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("context_tokens", "max_output_tokens"), _TOKENS),
     **dict.fromkeys(("input_price", "output_price", "cached_input_price", "cache_write_input_price"), _PRICE),
     "metadata": ("a mapping", lambda value: isinstance(value, Mapping)),
+    "reasoning_efforts": ("a tuple of strings or None", _are_efforts),
 }

@@ -143,7 +143,7 @@ class AGUIDecoder(FrameDecoder):
             if isinstance(event, Nested):
                 id, *inside = event.path
                 self._begin_agent(id, id)
-                self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
+                self.blocks.aside(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
 
     def _begin_agent(self, id: str, name: str) -> None:
         """Add a tool call for an agent that was not started by a tool call.

@@ -115,7 +115,7 @@ class ClientFold:
 METADATA = frozenset(
     {
         # Entries of messages and responses. The second line lists the entries of tool calls.
-        *("id", "model", "logprobs", "budget", "partial"),
+        *("id", "model", "logprobs", "budget", "partial", "cut"),
         *("server", "error", "vetoed", "interrupted"),
         # Entries of steps and chats.
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),

@@ -209,7 +209,9 @@ class Answer:
                 # OpenAI's Python package merges lists by index.
                 self._add({"annotations": [{"index": self._cited, "type": "url_citation", "url_citation": cited}]})
                 self._cited += 1
-            case ev.ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
+            case ev.ToolCallStarted(id=id, name=name, metadata=notes) if (
+                name in self._names and not notes.get("server") and not notes.get("hosted")
+            ):
                 self._begin_call(id, name)
             case ev.ToolCallDelta(id=id, arguments_delta=text) if id in self._indexes and text:
                 self._add_arguments(id, text)

@@ -195,7 +195,7 @@ class StoredConversation:
 
     def approve(self, id: str, answer: Any, *path: str | int) -> None:
         """Accept the user's decision about a call that is waiting for approval."""
-        if self.pending[id].name in self._client_tools:
+        if self._runs_in_client(self.pending[id]):
             raise wrong("must not approve or deny a tool that runs in the client; send its result instead", *path)
         self.approvals[id] = answer
 
@@ -203,9 +203,12 @@ class StoredConversation:
         """Accept the result of a call to a client tool, or ignore it if the call is not waiting for a result."""
         if id not in self.pending or id in self.approvals:
             return
-        if self.pending[id].name not in self._client_tools:
+        if not self._runs_in_client(self.pending[id]):
             raise wrong("must not be the result of a tool that runs on the server", *path)
         self.results[id] = result
+
+    def _runs_in_client(self, call: ToolCall) -> bool:
+        return call.name in self._client_tools and not call.metadata.get("hosted")
 
     def reply(self, id: str, text: str) -> None:
         """Accept the user's answer to a question.
@@ -226,7 +229,7 @@ class StoredConversation:
         """
         new = self._drop_repeated(new)
         for id, call in self.pending.items() if new else ():
-            if call.name in self._client_tools:
+            if self._runs_in_client(call):
                 self.results.setdefault(id, {"error": UNANSWERED})
             else:
                 self.approvals.setdefault(id, UNANSWERED)

@@ -31,6 +31,7 @@ from typing import Any, Literal
 from rxllm.collector import DELTAS, fold_message
 from rxllm.events import (
     NOTHING,
+    Custom,
     ErrorEvent,
     Event,
     FileAdded,
@@ -209,8 +210,8 @@ class Blocks:
             self.start()
             self._events.append(RawChunk(kind, data))
 
-    def nested(self, event: Nested) -> None:
-        """Report an event from a sub-agent. This does not complete the open block."""
+    def aside(self, event: Nested | Custom) -> None:
+        """Report an event that is not part of the message. This does not complete the open block."""
         if not self.ended:
             self.start()
             self._events.append(event)

@@ -28,6 +28,7 @@ from rxllm import (
     json_schema,
     stream_generate,
     tool,
+    user,
 )
 from rxllm import operators as ops
 from rxllm.events import Event, MessageCompleted, MessageStarted, TextCompleted, TextDelta
@@ -228,6 +229,52 @@ def test_the_model_the_key_and_the_pass_through_are_each_engine_s_own() -> None:
     assert asked(call, first={"model": "of the first"}, second=nameless).model == "big"
     nameless = Engine(Fake("Hello"))
     assert asked({"retry": False}, first={"model": "of the first"}, second=nameless).model is None
+
+
+CARRIED: dict[str, Any] = {"temperature": 0.2, "tool_choice": "add", "reasoning_effort": "none", "max_tokens": 9}
+
+
+def answered(other: Engine, request: Any = "Hi", **call: Any) -> tuple[Any, Request]:
+    add = tool(name="add", description="", schema={"type": "object", "properties": {}})
+    engine = Engine(Fake(DOWN), tools=(add,), operators=(ops.fallback(other),), retry=False)
+    response = generate(engine, request, **call).run()
+    return response.metadata.get("settings_left_out"), other.adapter.requests[0]
+
+
+def test_settings_that_the_other_model_does_not_accept_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    expected = ("temperature", "tool_choice", "reasoning_effort")
+    for by_request in (False, True):
+        asked = {"request": Request((user("Hi"),), **CARRIED)} if by_request else CARRIED
+        left_out, made = answered(Engine(Fake("Hello"), model="anthropic/claude-opus-5.5"), **asked)
+        assert left_out == expected
+        assert (made.temperature, made.tool_choice, made.reasoning_effort, made.max_tokens) == (None, None, None, 9)
+    assert "left out temperature, tool_choice, reasoning_effort, which anthropic/claude-opus-5.5 does" in caplog.text
+
+
+def test_settings_that_the_other_model_accepts_or_that_nobody_knows_are_sent(caplog: pytest.LogCaptureFixture) -> None:
+    left_out, made = answered(Engine(Fake("Hello"), model="claude-sonnet-4-5"), **CARRIED)
+    assert (left_out, made.temperature, made.tool_choice, made.reasoning_effort) == (None, 0.2, "add", "none")
+    left_out, made = answered(Engine(Fake("Hello"), model="new"), **CARRIED)
+    assert (left_out, made.temperature, made.tool_choice, made.reasoning_effort) == (None, 0.2, "add", "none")
+    assert "left out" not in caplog.text
+
+
+def test_an_engine_s_own_settings_are_sent_as_they_are() -> None:
+    other = Engine(Fake("Hello"), model="claude-opus-5-5", params={"temperature": 0.7, "reasoning_effort": "none"})
+    left_out, made = answered(other, **CARRIED)
+    assert (left_out, made.temperature, made.reasoning_effort) == (
+        ("temperature", "tool_choice", "reasoning_effort"),
+        0.7,
+        "none",
+    )
+    left_out, made = answered(replace(other, adapter=Fake("Hello")))
+    assert (left_out, made.temperature, made.reasoning_effort) == (None, 0.7, "none")
+
+
+def test_nothing_is_told_of_a_fallback_that_is_not_needed(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Engine(Fake("Hi"), operators=(ops.fallback(Engine(Fake("no"), model="claude-opus-5-5")),))
+    assert generate(engine, "Hi", temperature=0.2).run().metadata.get("settings_left_out") is None
+    assert caplog.text == ""
 
 
 def test_the_tools_that_run_are_the_caller_s() -> None:

@@ -128,6 +128,24 @@ def test_a_model_that_makes_no_images_is_not_asked_for_any() -> None:
     assert len(rxllm.generate_image(engine, "a kestrel", model="large").run().images) == 1
 
 
+def test_settings_that_an_entry_excludes_are_refused() -> None:
+    known(sampling=False, forced_tool_choice=False, reasoning_efforts=("low", "high"))
+    options: dict[str, Any] = {"temperature": 0.2, "reasoning_effort": "max", "options": {"top_k": 3}}
+    assert refused(rxllm.chat, tools=[look], tool_choice="look", **options) == (
+        (("temperature",), "sampling_disabled"),
+        (("top_k",), "sampling_disabled"),
+        (("tool_choice",), "tool_choice_disabled"),
+        (("reasoning_effort",), "reasoning_effort_disabled"),
+    )
+    assert rxllm.chat(small("Hi"), "Hi", tools=[look], tool_choice="auto", reasoning_effort="low").run() is not None
+
+
+def test_without_an_entry_what_the_table_knows_refuses_nothing() -> None:
+    engine = Engine(Fake("Hi"), model="claude-opus-5-5")
+    assert rxllm.generate(engine, "Hi", temperature=0.2, reasoning_effort="none").run().error is None
+    assert engine.adapter.requests[0].temperature == 0.2
+
+
 # Tools and a schema that exclude one another
 
 

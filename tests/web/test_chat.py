@@ -312,6 +312,33 @@ def test_ag_ui() -> None:
     visit(app, act)
 
 
+@pytest.mark.parametrize(("approved", "told"), [(True, '{"approve":true}'), (False, "denied")])
+@pytest.mark.parametrize("protocol", ["ui", "ag-ui"])
+def test_a_call_that_the_provider_runs_is_approved_like_any_other(protocol: Any, approved: bool, told: str) -> None:
+    """A tool of the client's that has the same name is another tool."""
+    seen: list[str] = []
+
+    def model(request: Any) -> Any:
+        seen.append(request.messages[-1].text)
+        return ToolCall("c1", "pay", {"amount": 5}, metadata={"hosted": True}) if len(seen) == 1 else "Well."
+
+    app, store = made(model, protocol=protocol, client_tools=["pay"])
+    answer = {"interruptId": "c1", "status": "resolved", "payload": {"approved": approved}}
+
+    async def act(page: Page) -> None:
+        if protocol == "ui":
+            await page.say("Pay 5.")
+            answered = await page.post(approval("c1", approved))
+        else:
+            await page.client.post("/api/chat", json=ag_body("c", "Pay 5."))
+            answered = await page.client.post("/api/chat", json=ag_body("c", resume=[answer]))
+        assert (text_of(answered), paid) == ("Well.", [])
+        assert told in seen[1]
+        assert (await store.load("c")).session.status == "completed"
+
+    visit(app, act)
+
+
 def test_ag_ui_clients_bring_their_tools() -> None:
     seen: list[Any] = []
 

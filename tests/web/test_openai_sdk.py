@@ -374,13 +374,16 @@ def test_used_up_turns_are_a_length() -> None:
         assert sdk.chat.completions.create(model="m0", messages=HI).choices[0].finish_reason == "length"
 
 
-def test_a_tool_that_waits_for_an_approval_is_an_error() -> None:
+@pytest.mark.parametrize("metadata", [{}, {"hosted": True}])
+def test_a_tool_that_waits_for_an_approval_is_an_error(metadata: Any) -> None:
+    """So is a call that the provider runs, even if the client has a tool of that name."""
     pay = tool(name="pay", handler=lambda arguments: "paid", approval=True)
+    own: Any = {"tools": [{"type": "function", "function": {"name": "pay", "parameters": {}}}]} if metadata else {}
     with (
-        asking(Engine(Fake(ToolCall("c", "pay", {})), tools=[pay])) as sdk,
+        asking(Engine(Fake(ToolCall("c", "pay", {}, metadata=metadata)), tools=[] if metadata else [pay])) as sdk,
         pytest.raises(openai.InternalServerError) as caught,
     ):
-        sdk.chat.completions.create(model="m0", messages=HI)
+        sdk.chat.completions.create(model="m0", messages=HI, **own)
     assert caught.value.code == "approval_required"
 
 

@@ -44,6 +44,7 @@ from rxllm.values import (
     ToolCallPart,
 )
 from rxllm.values.json_text import json_text
+from rxllm.values.model_table import Takes, takes
 
 Block = dict[str, Any]
 
@@ -125,27 +126,22 @@ def effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
     https://platform.claude.com/docs/en/build-with-claude/effort. Later models leave their thoughts out unless a summary
     is asked for, as it is here; ``options={"thinking": {"type": "adaptive"}}`` does not ask for it.
     """
+    known = takes(model) or Takes()
+    form = known.form or ("level" if "claude" in model else "budget")
     if effort is None:
         return {}
     if effort in ("none", "disabled"):
-        return {"thinking": {"type": "between_tools" if _THINKS_BETWEEN_TOOLS.search(model) else "disabled"}}
+        return {"thinking": {"type": known.off}}
     effort = "low" if effort == "minimal" else effort
     if effort not in _BUDGETS:
         raise invalid_field("reasoning_effort", effort, f"one of none, minimal, {', '.join(_BUDGETS)}")
-    if "claude" in model and not _TAKES_BUDGET.search(model):
-        shown = {} if _SHOWS_THOUGHTS.search(model) else {"display": "summarized"}
+    if form != "budget":
+        shown = {} if form == "both" else {"display": "summarized"}
         return {"thinking": {"type": "adaptive", **shown}, "output_config": {"effort": effort}}
     budget = min(_BUDGETS[effort], limit - limit // 4)
     return {"thinking": {"type": "enabled", "budget_tokens": budget}} if budget >= _BUDGETS["low"] else {}
 
 
-_SHOWS_THOUGHTS = re.compile(r"-4[-.]6(?!\d)")
-"""Matches the models that show their thoughts by default, of those that accept a level."""
-
-_THINKS_BETWEEN_TOOLS = re.compile(r"sonnet-5[-.]5(?!\d)")
-"""Matches the models that refuse ``disabled``, but can be told to think no more than between tool calls."""
-
-_TAKES_BUDGET = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-4([-.][015](?!\d)|-2\d{7}|@|$))")
 _BUDGETS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 24_576, "max": 31_000}
 
 

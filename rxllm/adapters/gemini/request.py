@@ -65,7 +65,7 @@ CARRIES: Carries = {
 }
 
 _TAKES_NO_SIGNATURE = re.compile(r"gemini-[12]\b|^(?!.*gemini)")
-_BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576}
+_BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576, "max": 24576}
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 
@@ -133,7 +133,8 @@ def _thinking(effort: str | None, model: str) -> dict[str, Any] | None:
     if re.search(r"gemini-2\b", model):
         return {"thinkingBudget": _BUDGETS[effort], "includeThoughts": effort != "none"}
     # In later models, thinking cannot be turned off.
-    return {"thinkingLevel": effort.upper() if effort != "none" else "MINIMAL", "includeThoughts": effort != "none"}
+    level = {"none": "MINIMAL", "max": "XHIGH"}.get(effort, effort.upper())
+    return {"thinkingLevel": level, "includeThoughts": effort != "none"}
 
 
 def _response_format(request: Request) -> dict[str, Any]:

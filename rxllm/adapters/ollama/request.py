@@ -118,10 +118,10 @@ def _think(effort: str | None) -> bool | str | None:
             return False
         case "minimal":
             return "low"
-        case "xhigh":
+        case "xhigh" | "max":
             return "high"
         case _:
-            raise invalid_field("reasoning_effort", effort, "one of none, minimal, low, medium, high, xhigh")
+            raise invalid_field("reasoning_effort", effort, "one of none, minimal, low, medium, high, xhigh, max")
 
 
 def _format(request: Request) -> Any:

@@ -50,7 +50,11 @@ class OpenAIResponses(HTTPAdapter):
 
     To use one of the provider's own tools, pass the option ``{"tools": [{"type": "web_search"}]}`` or the tool
     ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Such a tool needs a handler only if it runs on
-    your machine, as ``apply_patch``, ``local_shell`` and ``computer`` do.
+    your machine, as ``apply_patch``, ``local_shell`` and ``computer`` do. If OpenAI needs approval to call an MCP
+    server, the call has ``metadata["hosted"]``, and waits like a call to a tool with ``approval=True``.
+
+    To change the effort from a message on, without losing the cached prefix, leave `reasoning_effort` as it is. Add the
+    part ``ProviderPart("openai", {"type": "configuration_update", "reasoning": {"effort": "high"}})`` to the message.
     """
 
     provider = "openai"

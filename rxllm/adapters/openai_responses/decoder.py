@@ -1,6 +1,9 @@
 """The decoder for the Responses API, which streams typed deltas.
 
 `ResponsesDecoder` itself ignores sequence numbers, because some servers repeat or omit them.
+
+An event of steering, such as ``response.steer.accepted``, becomes a ``Custom`` event of that name. It does not change
+the message: the server answers the user's input in a response of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._usage_and_metadata import costs_beside, metadata_of, to_usage
 from rxllm.adapters.openai_responses.frames import USAGE, Frame, Item, as_item, as_items, to_item
 from rxllm.adapters.openai_responses.output import Handler, Output
+from rxllm.events import Custom
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, StreamError
 from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
@@ -27,6 +31,8 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "completed": "stop",
     "max_output_tokens": "length",
     "max_tokens": "length",
+    "max_messages": "length",
+    "steered": "stop",  # at a boundary between items; the server continues with the user's message
     "content_filter": "content_filter",
     "failed": "error",
     "cancelled": "error",
@@ -50,6 +56,9 @@ _HANDLERS: dict[str, Handler] = {
     "response.mcp_call_arguments.delta": Output.on_arguments,
     "response.custom_tool_call_input.delta": Output.on_input,
     "response.code_interpreter_call_code.delta": Output.on_code,
+    "response.shell_call_command.added": Output.on_command,
+    "response.shell_call_command.delta": Output.on_command,
+    "response.shell_call_command.done": Output.on_command,
 }
 
 _SILENT = frozenset(
@@ -64,6 +73,7 @@ _SILENT = frozenset(
         "response.mcp_call_arguments.done",
         "response.custom_tool_call_input.done",
         "response.code_interpreter_call_code.done",
+        "response.compaction.compacting",
         "keepalive",
         "response.keepalive",
         "ping",
@@ -111,8 +121,10 @@ class ResponsesDecoder(FrameDecoder):
     def _read_other(self, kind: str, frame: Frame, fields: Item) -> None:
         if "error" not in (kind, frame.type) and fields.get("object") == "response":
             self.read_whole(fields)
+        elif frame.type.startswith("response.steer."):
+            self.blocks.aside(Custom(frame.type, _fields_of(fields)))
         elif "error" in (kind, frame.type) or fields.get("error"):
-            self._fail_on({name: value for name, value in fields.items() if name not in ("type", "sequence_number")})
+            self._fail_on(_fields_of(fields))
         elif not self._output.report_progress(frame, fields) and not self.raw:
             self.blocks.raw(_raw_kind(frame), fields)
 
@@ -161,6 +173,10 @@ def is_pending(response: Item) -> bool:
     """Return whether the provider is still writing `response`, which was not streamed."""
     is_whole = bool(response.get("output")) and response.get("background") is not True
     return response.get("status") in ("queued", "in_progress") and not is_whole
+
+
+def _fields_of(fields: Item) -> Item:
+    return {name: value for name, value in fields.items() if name not in ("type", "sequence_number")}
 
 
 def _raw_kind(frame: Frame) -> str:

@@ -16,6 +16,9 @@ from rxllm.wire.frames import decode_base64
 Item = dict[str, Any]
 """An output item, or a part of an item, as parsed JSON."""
 
+APPROVAL = "mcp_approval_request"
+"""The type of the item that asks for approval of a call to an MCP server."""
+
 _NOTHING = msgspec.Raw()
 
 
@@ -27,6 +30,8 @@ class Frame(msgspec.Struct, gc=False):
     content_index: int = 0
     summary_index: int = 0
     item_id: str | None = None
+    command_index: int = 0
+    command: str | None = None
     delta: str | Item | None = None
     item: msgspec.Raw = _NOTHING
     response: msgspec.Raw = _NOTHING
@@ -53,7 +58,7 @@ def item_id(item: Item) -> str:
 
 def is_call(item: Item) -> bool:
     kind = str(item.get("type"))
-    return kind.endswith("_call") or kind in ("mcp_list_tools", "program")
+    return kind.endswith("_call") or kind in ("mcp_list_tools", "program", APPROVAL)
 
 
 def is_server(item: Item, offered: Collection[str]) -> bool:
@@ -63,6 +68,8 @@ def is_server(item: Item, offered: Collection[str]) -> bool:
     """
     match item:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:
+            return False
+        case {"type": "mcp_approval_request"}:  # the provider waits for an answer
             return False
         case {"type": "custom_tool_call"}:
             return call_name(item) not in offered
@@ -86,7 +93,9 @@ def call_arguments(item: Item) -> str:
             return text
         case {"arguments": dict()} | {"operation": dict()} | {"action": dict()}:
             fields = as_item(item.get("arguments") or item.get("operation") or item.get("action"))
-            arguments = {name: value for name, value in fields.items() if name != "sources"}
+            # The commands come first, because they are streamed before the other fields are known.
+            first = {"commands": fields["commands"]} if "commands" in fields else {}
+            arguments = first | {name: value for name, value in fields.items() if name != "sources"}
         case _:
             names = ("input", "code", "queries", "actions", "server_label")
             arguments = {name: item[name] for name in names if item.get(name) is not None}

@@ -11,7 +11,7 @@
 4. A call or a thought that begins before an earlier thought is done waits for it, so that the message has them in the
    order in which the next request must send them. Some gateways end a thought last.
 5. A call to a tool that the provider runs has the metadata ``{"server": True}``. The whole item becomes a part of the
-   message.
+   message. If the provider asks for approval first, the call has the metadata ``{"hosted": True}``, and waits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from rxllm.adapters.openai_responses.commands import Commands
 from rxllm.adapters.openai_responses.frames import (
+    APPROVAL,
     Frame,
     Item,
     as_item,
@@ -209,6 +211,13 @@ class Output:
     def on_code(self, frame: Frame, data: bytes) -> None:
         self._add_free_text("code", self._slot(frame), frame.delta)
 
+    def on_command(self, frame: Frame, data: bytes) -> None:
+        slot = self._slot(frame)
+        text = frame.command if frame.delta is None else frame.delta
+        if slot is not None and slot.kind == "shell_call" and isinstance(text, str):
+            is_whole = frame.type.endswith(".done")
+            self._add_arguments(slot, slot.commands.feed(frame.command_index, text, is_whole=is_whole))
+
     def _add_arguments(self, slot: Slot | None, delta: str | Item | None) -> None:
         if slot is not None and isinstance(delta, str) and delta:
             slot.pieces["arguments"].append(delta)
@@ -249,7 +258,8 @@ class Output:
         slot.call, slot.tool, slot.is_server = slot, call_name(item), is_server(item, self._offered)
         if slot.tool:
             self._calls.setdefault(slot.wire_id, slot)
-        self._blocks.call(slot.number, slot.wire_id, slot.tool, None, {"server": True} if slot.is_server else {})
+        mark = {"server": True} if slot.is_server else {"hosted": True} if slot.kind == APPROVAL else {}
+        self._blocks.call(slot.number, slot.wire_id, slot.tool, None, mark)
         slot.call_id = self._blocks.calls.id_of(slot.number) or slot.wire_id
 
     def on_item_done(self, frame: Frame, data: bytes) -> None:
@@ -331,8 +341,8 @@ class Slot:
 
     `pieces` contains the deltas of each kind. `parts` contains the indices of the parts that were announced. If the
     item is a tool call, `tool` is the tool's name and `call_id` is the call's id in events. `open_argument` is the
-    argument that receives free text. `call` is the slot itself if the item is a call. If the item is a call's result,
-    `call` is the slot of that call.
+    argument that receives free text. `commands` writes the arguments of a shell call. `call` is the slot itself if the
+    item is a call. If the item is a call's result, `call` is the slot of that call.
     """
 
     def __init__(self, number: int, item: Item) -> None:
@@ -348,12 +358,15 @@ class Slot:
         self.call_id = ""
         self.is_server = False
         self.open_argument = ""
+        self.commands = Commands()
 
     def missing_arguments(self, item: Item) -> str:
         """Return the part of a finished call's arguments that the deltas did not contain."""
         streamed, whole = "".join(self.pieces["arguments"]), call_arguments(item)
         if whole.startswith(streamed):
             return whole[len(streamed) :]
+        if self.kind == "shell_call":
+            return self.commands.close()
         return '"}' if self.open_argument else ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:

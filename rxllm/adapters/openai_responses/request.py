@@ -6,10 +6,10 @@ Messages become input items:
    copy of the item.
 2. For a thought from this provider, the original item is sent back. If the server does not store anything, the item's
    id is left out, and an item with neither content nor encrypted content is not sent. Neither is a thought at the end
-   of a turn, since the server requires the item that it led to.
+   of a turn, since the server requires the item that it led to. A compaction is sent in the same way as a thought.
 3. Parts from other providers are left out. So are calls to tools that those providers ran themselves.
 4. Special tool calls, such as computer calls, are sent back in their original form. Their results are sent in the
-   matching form.
+   matching form. The result of a request for approval is the decision.
 
 For files, see https://developers.openai.com/api/docs/guides/file-inputs.
 """
@@ -32,7 +32,7 @@ from rxllm.adapters._requests import (
     with_tools,
 )
 from rxllm.adapters._sent_schemas import for_openai, object_schema
-from rxllm.adapters.openai_responses.frames import Item, as_item
+from rxllm.adapters.openai_responses.frames import APPROVAL, Item, as_item
 from rxllm.values import (
     FilePart,
     Image,
@@ -47,7 +47,7 @@ from rxllm.values import (
     ToolCallPart,
     ValidationError,
 )
-from rxllm.values.json_text import json_text
+from rxllm.values.json_text import json_text, read_arguments
 
 _REASONERS = re.compile(r"(.*/)?(o\d|gpt-5(?!.*chat)|gpt-[6-9]|codex|computer-use|grok-4)")
 """Matches the names of models that can be asked for encrypted reasoning."""
@@ -252,6 +252,9 @@ def _part_items(part: Any, calls: dict[str, ToolCall], provider: str, *, is_stor
                 yield {name: value for name, value in thought.items() if is_stored or name != "id"}
         case ToolCallPart(id=id) if id in calls:
             yield _call_item(calls.pop(id), provider)
+        case ProviderPart(provider=owner, data={"type": "compaction"} as item) if owner == provider:
+            names = ("type", "encrypted_content", *(("id",) if is_stored else ()))
+            yield {name: item[name] for name in names if name in item}
         case ProviderPart(provider=owner, data=data) if owner == provider:
             yield data
         case _:
@@ -260,6 +263,8 @@ def _part_items(part: Any, calls: dict[str, ToolCall], provider: str, *, is_stor
 
 def _call_item(call: ToolCall, provider: str) -> Item:
     item = _original_item(call, provider)
+    if item.get("type") == APPROVAL:
+        return item
     if item.get("type", "function_call") != "function_call":
         return {**item, "call_id": call.id}
     arguments = sent_arguments_text(call)
@@ -289,11 +294,22 @@ def _result_item(message: Message, call: ToolCall | None, provider: str) -> Item
             return {"type": "computer_call_output", "call_id": message.tool_call_id, "output": fields}
         case "local_shell_call":
             return {"type": "local_shell_call_output", "id": message.tool_call_id, "output": _to_text(message)}
+        case "mcp_approval_request":
+            return {"type": "mcp_approval_response", "approval_request_id": item["id"], **_decision(message)}
         case "tool_search_call":
             return {"type": "tool_search_output", "call_id": message.tool_call_id, "execution": "client", **fields}
         case _:
             output_fields = fields or _output_fields(kind, message.text)
             return {"type": f"{kind}_output", "call_id": message.tool_call_id, **output_fields}
+
+
+def _decision(message: Message) -> Item:
+    """Return the answer to a request for approval. Anything but ``{"approve": true}`` denies the call."""
+    answer = message.content if isinstance(message.content, dict) else read_arguments(message.text) or {}
+    if answer.get("approve") is True:
+        return {"approve": True}
+    reason = answer.get("reason") or answer.get("error") or ("" if answer else message.text)
+    return {"approve": False, **({"reason": str(reason)} if reason else {})}
 
 
 def _output_fields(kind: str, text: str) -> Item:

@@ -37,6 +37,7 @@ from rxllm.values import (
     tool_result,
     user,
 )
+from rxllm.values.model_table import EFFORTS
 from tests.adapters.anthropic.sdk import MODEL, asked, body, built, check
 
 HERE = "http://localhost:8080/v1"
@@ -154,6 +155,14 @@ HIGH = {"output_config": {"effort": "high"}}
 def test_effort(model: str, effort: str, limit: int | None, expected: Any):
     said = asked(user("Hi"), model=model, reasoning_effort=effort, max_tokens=limit)
     assert {name: said[name] for name in ("thinking", "output_config") if name in said} == expected
+
+
+@pytest.mark.parametrize("model", ["claude-sonnet-4-5", "claude-opus-4-6", "claude-sonnet-5-5", "claude-opus-5-5"])
+def test_every_effort_of_the_table_fits_the_sdk(model: str):
+    for effort in EFFORTS:
+        said = asked(user("Hi"), model=model, reasoning_effort=effort, temperature=0.2)
+        assert said["temperature"] == 0.2, effort
+        assert "thinking" in said, effort
 
 
 def test_an_option_leaves_the_thoughts_hidden():

@@ -244,6 +244,8 @@ def test_tool_choice(choice: str, mode: str):
         ("gemini-2.5-flash", "none", {"thinkingBudget": 0, "includeThoughts": False}),
         ("gemini-2.5-flash", "high", {"thinkingBudget": 24576, "includeThoughts": True}),
         ("gemini-3-pro-preview", "none", {"thinkingLevel": "MINIMAL", "includeThoughts": False}),
+        ("gemini-3-pro-preview", "max", {"thinkingLevel": "XHIGH", "includeThoughts": True}),
+        ("gemini-2.5-pro", "max", {"thinkingBudget": 24576, "includeThoughts": True}),
         ("gemini-flash-latest", "medium", {"thinkingLevel": "MEDIUM", "includeThoughts": True}),
     ],
 )

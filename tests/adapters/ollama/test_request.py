@@ -91,7 +91,15 @@ def test_all_fields():
 
 @pytest.mark.parametrize(
     ("effort", "think"),
-    [("none", False), ("minimal", "low"), ("low", "low"), ("medium", "medium"), ("high", "high"), ("xhigh", "high")],
+    [
+        ("none", False),
+        ("minimal", "low"),
+        ("low", "low"),
+        ("medium", "medium"),
+        ("high", "high"),
+        ("xhigh", "high"),
+        ("max", "high"),
+    ],
 )
 def test_reasoning_effort(effort: str, think: Any):
     assert asked(user("Hi"), reasoning_effort=effort)["think"] == think

@@ -84,7 +84,7 @@ def by_sdk(body: bytes) -> tuple[Any, Exception | None]:
 
 
 def is_client(item: Any) -> bool:
-    of_client = ("function_call", "computer_call", "local_shell_call", "apply_patch_call")
+    of_client = ("function_call", "computer_call", "local_shell_call", "apply_patch_call", "mcp_approval_request")
     in_container = getattr(getattr(item, "environment", None), "type", "") == "container_reference"
     is_local = item.type == "shell_call" and not in_container
     return item.type in of_client or is_local or (item.type == "tool_search_call" and item.execution == "client")
@@ -131,7 +131,10 @@ def theirs(snapshot: Any) -> Fold:
     return Fold(
         snapshot.output_text,
         "".join(thoughts),
-        [(item.call_id, getattr(item, "name", None) or item.type.removesuffix("_call")) for item in calls],
+        [
+            (getattr(item, "call_id", item.id), getattr(item, "name", "") or item.type[: -len("_call")])
+            for item in calls
+        ],
         [item.arguments for item in named],
         opaque + [item.id for item in useful],
         len(sources(snapshot)),

@@ -1,5 +1,6 @@
 """What the items of the output say, kind by kind."""
 
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -8,7 +9,9 @@ import pytest
 from rxllm.adapters._usage_and_metadata import to_usage
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.adapters.openai_responses.frames import USAGE
+from rxllm.collector import StreamCollector
 from rxllm.events import (
+    Custom,
     FileAdded,
     PartAdded,
     RawChunk,
@@ -19,7 +22,7 @@ from rxllm.events import (
     ToolCallStarted,
     ToolProgress,
 )
-from rxllm.values import ProviderPart, TextPart, ThinkingPart, ToolCallPart, Usage
+from rxllm.values import ProviderPart, TextPart, ThinkingPart, Thread, ToolCallPart, Usage, user
 from tests.adapters.openai_responses.support import (
     CLIENT,
     COMPLETED,
@@ -51,6 +54,8 @@ def of(kind: type, body: bytes, **options: Any) -> list[Any]:
         ("completed", None, "stop", "completed"),
         ("incomplete", {"reason": "max_output_tokens"}, "length", "max_output_tokens"),
         ("incomplete", {"reason": "content_filter"}, "content_filter", "content_filter"),
+        ("incomplete", {"reason": "max_messages"}, "length", "max_messages"),
+        ("incomplete", {"reason": "steered"}, "stop", "steered"),
         ("incomplete", {"reason": "novel"}, "other", "novel"),
         ("incomplete", None, "other", "incomplete"),
     ],
@@ -58,6 +63,52 @@ def of(kind: type, body: bytes, **options: Any) -> list[Any]:
 def test_finish_reasons(type: str, details: Any, reason: str, raw: str):
     folded = said(CREATED + HI + HI_DONE + response(type, incomplete_details=details))[1]
     assert (folded.finish_reason, folded.raw_finish_reason) == (reason, raw)
+
+
+STEER = {"id": "st_1", "previous_response_id": "r1"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("accepted", {}),
+        ("pending", {"reason": "waiting_for_required_input", "required_input": [{"type": "function_call_output"}]}),
+        ("failed", {"error": {"code": "response_not_active", "message": "Too late."}}),
+    ],
+)
+def test_events_of_steering_leave_the_message_as_it_is(kind: str, fields: Any):
+    """A call that is open has no progress of it, a text no second block, and a failed steer is no failed response."""
+    steered = frame(f"response.steer.{kind}", sequence_number=7, steer=STEER, **fields)
+    call = item("function_call", call_id="a", name="f", arguments="{}")
+    for before, after in ((HI, HI_DONE), (HI + HI_DONE + added(1, call), done(1, call)), (b"", HI + HI_DONE)):
+        events, folded = said(CREATED + before + steered + after + COMPLETED)
+        assert [event for event in events if type(event) is Custom] == [
+            Custom(f"response.steer.{kind}", {"steer": STEER, **fields})
+        ]
+        assert not any(isinstance(event, ToolProgress | RawChunk) for event in events)
+        assert (folded.error, folded.message) == (None, said(CREATED + before + after + COMPLETED)[1].message)
+
+
+def test_a_response_that_the_server_steers_loses_nothing():
+    """What rxllm cuts has no signatures; what the server ends between two items is whole."""
+    thought = item("reasoning", id="rs", summary=[], encrypted_content="sealed")
+    call = item("function_call", call_id="a", name="f", arguments="{}", **{"async": True})
+    cut = response("incomplete", incomplete_details={"reason": "steered"})
+    events = decode(CREATED + whole(thought) + whole(call) + HI + HI_DONE + cut)
+    step = reduce(StreamCollector.apply_event, events, StreamCollector(Thread((user("Hi"),)))).to_step_result()
+    message = step.thread.last
+    assert message is not None
+    assert [type(part) for part in message.parts] == [ThinkingPart, ToolCallPart, TextPart]
+    assert (step.response.finish_reason, [call.id for call in message.tool_calls]) == ("tool_calls", ["a"])
+
+
+def test_a_compaction_is_a_part_and_its_beginning_is_no_content():
+    compacted = item("compaction", id="cmp", encrypted_content="sealed", created_by="me")
+    begins = frame("response.compaction.compacting", output_index=0, item_id="cmp")
+    events, folded = said(CREATED + added(0, compacted) + begins + done(0, compacted) + HI + HI_DONE + COMPLETED)
+    assert [event for event in events if isinstance(event, PartAdded)] == [PartAdded(ProviderPart("openai", compacted))]
+    assert not any(isinstance(event, ToolProgress | RawChunk) for event in events)
+    assert (folded.output_text, folded.finish_reason) == ("Hi", "stop")
 
 
 def test_a_call_that_the_limit_cut_runs_nothing():

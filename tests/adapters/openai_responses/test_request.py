@@ -39,6 +39,7 @@ from rxllm.values import (
     tool_result,
     user,
 )
+from rxllm.values.model_table import takes
 from tests.adapters.openai_responses.support import CLIENT, COMPLETED, CREATED, item, said, whole
 from tests.adapters.sdk import assert_fits
 from tests.corpus import VARIABLE
@@ -298,6 +299,37 @@ def test_an_approval_is_a_part_of_the_users_message():
     request = item("mcp_approval_request", name="f", arguments="{}", server_label="s")
     made = asked(user("Hi"), answer(request), user((ProviderPart("openai", response),)))["input"]
     assert made[1:] == [{**request, "id": "i0"}, response]
+
+
+def test_every_effort_of_the_table_fits_the_sdk():
+    for model in ("o3", "gpt-5", "gpt-5-pro", "gpt-5.1", "gpt-5.5", "gpt-5.6-sol", "gpt-6-astra"):
+        known = takes(model)
+        assert known is not None
+        for effort in known.efforts or ():
+            request = Request((user("Hi"),), model, reasoning_effort=effort)
+            assert body(request)["reasoning"] == {"effort": effort}
+
+
+def test_a_compaction_goes_back_as_the_server_takes_it():
+    compacted = item("compaction", encrypted_content="sealed", created_by="me")
+    back = {"type": "compaction", "encrypted_content": "sealed"}
+    thread = (user("Hi"), answer(compacted), user("And?"))
+    assert asked(*thread)["input"][1] == back
+    assert asked(*thread, options={"store": True})["input"][1] == {**back, "id": "i0"}
+
+
+def test_the_effort_changes_from_a_message_on_and_the_prefix_stays():
+    """The settings of the request are part of the cached prefix; an item among the messages is not."""
+    update = {"type": "configuration_update", "reasoning": {"effort": "high"}}
+    thread = (user("Hi"), Message("assistant", "Hello"))
+    before = asked(*thread, user("And?"), reasoning_effort="low")
+    for role in (user, system):
+        part = role((ProviderPart("openai", update), TextPart("Think hard.")))
+        after = asked(*thread, user("And?"), Message("assistant", "So."), part, reasoning_effort="low")
+        assert after["input"][: len(before["input"])] == before["input"]
+        assert after["input"][-2:] == [update, {"role": part.role, "content": "Think hard."}]
+        assert after["reasoning"] == before["reasoning"] == {"effort": "low"}
+    assert asked(*thread, user((ProviderPart("openai", update),)), user("Why?"))["input"][-2] == update
 
 
 OUTPUTS: dict[str, tuple[Any, dict[str, Any]]] = {
