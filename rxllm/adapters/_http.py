@@ -224,11 +224,11 @@ class _KeptDecoder:
         self._dropped = self._dropped or (time.monotonic(), error)
 
     def feed(self, data: bytes) -> list[Event]:
-        id, position = self._answer.id, self._answer.position
+        id, progress = self._answer.id, self._answer.progress
         events = self._decoder.feed(data)
         if self._bookmark is not None and id is None and self._answer.id is not None:
             self._bookmark.put(json_text({"id": self._answer.id, "place": self._answer.place}))
-        if self._dropped is not None and self._answer.position != position:
+        if self._dropped is not None and self._answer.progress != progress:
             self._end_gap(*self._dropped)
         if self._gaps and self._is_timed and events and type(events[-1]) is MessageCompleted:
             events[-1] = self._with_gaps(events[-1])
