@@ -212,7 +212,8 @@ async def stop_answer(
                 async with asyncio.timeout(STOP_SECONDS):
                     client = await exchange.client() if client.is_closed else client
                     request = await exchange.rebuild(answer.stop)
-                    response = await client.send(request, follow_redirects=False)
+                    response = await client.send(request, stream=True, follow_redirects=False)
+                    await response.aclose()  # only the status matters, and the body may be huge
                 has_nothing = response.status_code == 404 and (is_lost or request.method == "DELETE")
                 problem = None if response.status_code < 300 or has_nothing else f"HTTP {response.status_code}"
                 break

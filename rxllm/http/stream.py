@@ -354,14 +354,14 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
     Reading stops as soon as more than `ERROR_BODY_BYTES` have arrived.
     """
-    body = b""
+    body = bytearray()
     with contextlib.suppress(Exception):  # the status matters more than a complete body
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):
             async for data in body_of(response):
                 body += data
                 if len(body) > ERROR_BODY_BYTES:
                     break
-    return body
+    return bytes(body)
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
