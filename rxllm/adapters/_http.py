@@ -98,6 +98,7 @@ class HTTPExchange:
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
         self._built = self._convert_errors(lambda: self._build(self._request, self._call))
+        self._report_secrets()
         return client, self._built
 
     async def client(self) -> httpx.AsyncClient:
@@ -146,7 +147,12 @@ class HTTPExchange:
     async def rebuild(self, build: Callable[[Call], httpx.Request]) -> httpx.Request:
         self._call = await self._adapter.with_key(self._first_call)  # the key may have changed
         self._built = build(self._call)
+        self._report_secrets()
         return self._built
+
+    def _report_secrets(self) -> None:
+        if self._call.on_secrets is not None:
+            self._call.on_secrets(self._secrets())
 
     def _convert_errors(self, make: Callable[[], T]) -> T:
         try:
