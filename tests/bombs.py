@@ -11,10 +11,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import httpx
+
 import rxllm
 from rxllm import Engine, LLMError, TextDelta, generate, mcp, stream_generate, web
 from rxllm.adapters import OpenAIChat, OpenAIImages, OpenAIResponses
-from rxllm.testing.loopback import STALL, Loopback, Reply, chat
+from rxllm.testing.loopback import STALL, Loopback, Reply, Request, chat, endless
 from rxllm.values import Call, Image
 from tests.adapters.openai_responses.support import CREATED, HI
 from tests.waiting import until
@@ -46,6 +48,20 @@ def an_answer() -> Any:
 def an_error() -> Any:
     with Loopback(reply("application/json", 500)) as server:
         return generate(chat_model(server), "Hi").run().error
+
+
+def a_redirect() -> Any:
+    def answer(request: Request) -> Reply:
+        is_new = request.path.startswith("/new")
+        return Reply(chat("Hi")) if is_new else Reply(endless(lambda i: bytes(MIB)), 307, {"Location": "/new"})
+
+    async def main() -> str:
+        async with httpx.AsyncClient(follow_redirects=True) as client:
+            adapter = OpenAIChat(base_url=server.url, api_key="k", client=client)
+            return (await generate(Engine(adapter, model="m", retry=False), "Hi")).output_text
+
+    with Loopback(answer) as server:
+        return asyncio.run(main())
 
 
 def a_stopped_answer() -> Any:
@@ -140,6 +156,7 @@ BOMBS: dict[str, Callable[[], Any]] = {
     for each in (
         an_answer,
         an_error,
+        a_redirect,
         a_stopped_answer,
         an_image,
         an_image_of_a_url,

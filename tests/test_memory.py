@@ -14,6 +14,7 @@ pytestmark = pytest.mark.judges
 OUTCOMES = {
     "an_answer": ("StreamError", "a frame has more than"),
     "an_error": ("AdapterError", ""),
+    "a_redirect": ("str", "Hi"),
     "a_stopped_answer": ("list", "/cancel"),
     "an_image": ("ImageAdapterError", "bytes"),
     "an_image_of_a_url": ("ImageAdapterError", "bytes"),
