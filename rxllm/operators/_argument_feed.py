@@ -10,6 +10,8 @@ a piece of a string                        The ``Stream[str]`` emits it.
 an element of an array                     The ``Stream[T]`` emits it as a T.
 the end of a stream's argument             The stream stays open. It completes when the next argument begins or the call
                                            ends. If a fault is found by then, the stream fails instead.
+a plain argument that has been written,    Every open stream fails with ``ToolError("invalid_arguments")``.
+once the tool has started
 an invalid element                         Every open stream fails with ``ToolError("invalid_arguments")``.
 the end of the call                        A stream whose argument is unfinished or missing fails in the same way.
 =========================================  ============================================================================
@@ -116,6 +118,8 @@ class ArgumentFeed:
         if len(self._open) == 2:
             if str(key) in self._items:
                 self._begin_stream(kind, str(key))
+            elif self.has_started and str(key) in self.arguments:
+                self._fail(f"{key} is written twice")  # the tool works with the first value, the record has the second
             self._end_written()
 
     def _begin_stream(self, kind: str, name: str) -> None:
