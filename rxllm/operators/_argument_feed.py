@@ -100,6 +100,14 @@ class ArgumentFeed:
         self._end_written()
         self._fail("the arguments ended too early")  # affects only streams that are still open
 
+    def rewritten(self, call: ToolCall) -> ToolError | None:
+        """Return an error if a plain argument of the complete `call` is not the one that the tool has worked with."""
+        if "error" not in call.metadata:
+            for name, value in self.arguments.items():
+                if call.arguments.get(name) != value:
+                    return self._error(f"{name} is written twice; the tool has worked with the first value")
+        return None
+
     def close(self) -> None:
         """Drop all items, now that the tool has ended."""
         self._is_over = True
@@ -108,10 +116,13 @@ class ArgumentFeed:
             items.close()
 
     def _fail(self, fault: str) -> None:
-        message = f"the arguments are invalid: {fault}"
-        error = ToolError("invalid_arguments", message, tool_name=self.tool.name, tool_call_id=self._id)
+        error = self._error(fault)
         for items in self._items.values():
             items.end(error)
+
+    def _error(self, fault: str) -> ToolError:
+        message = f"the arguments are invalid: {fault}"
+        return ToolError("invalid_arguments", message, tool_name=self.tool.name, tool_call_id=self._id)
 
     def on_open(self, kind: str, key: Key, at: int) -> None:
         self._open.append((key, at))

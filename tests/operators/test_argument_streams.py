@@ -325,6 +325,26 @@ def test_a_plain_argument_that_is_written_again_fails_the_call(name: str, value:
     assert json.loads(whole)["path"] == json.loads(value)
 
 
+def test_a_tool_that_ended_before_an_argument_is_written_again_has_failed() -> None:
+    @tool(eager=True)
+    async def first(path: str, text: Stream[str]) -> str:
+        async for piece in text:
+            return f"{path}: {piece}"
+        return ""
+
+    async def until(number: int) -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    pieces = ['{"path": "safe", "text": "hello', '"', ', "path": "/etc/passwd"}']
+    for policy in ("continue", "halt"):
+        events = stepped(dictating("first", *pieces, until=until), first, on_tool_error=policy)
+        assert "path is written twice" in error_of(events).message
+        assert result(events).done == (policy == "halt")
+    same = stepped(dictating("first", *pieces[:2], ', "path": "safe"}', until=until), first)
+    assert contents(result(same))["c1"] == "safe: hello"
+
+
 def test_a_plain_argument_that_is_written_again_before_the_tool_starts_is_what_runs_and_what_is_recorded() -> None:
     save, read = saving()
     events = stepped(dictating("save", '{"path": "a", "path": "b", "text": "c', '"}'), save)
