@@ -115,7 +115,7 @@ def hide_in_log(record: logging.LogRecord) -> bool:
     """Hide secret queries in httpx's log, and the server's own words in its status line, which may repeat a key."""
     if isinstance(record.args, tuple):
         record.args = tuple(_hidden_url(arg) if type(arg).__name__ == "URL" else arg for arg in record.args)
-        if record.msg.endswith('%d %s"') and isinstance(status := record.args[-2], int):
+        if str(record.msg).endswith('%d %s"') and isinstance(status := record.args[-2], int):
             record.args = (*record.args[:-1], _PHRASES.get(status, "?"))
     return True
 

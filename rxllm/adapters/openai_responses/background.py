@@ -126,7 +126,7 @@ class BackgroundDecoder(ResponsesDecoder):
 
     def _is_new(self, frame: NumberedFrame) -> bool:
         number = frame.sequence_number
-        if type(number) is not int or number < 0:
+        if type(number) is not int or not 0 <= number < 1 << 63:
             return self._is_read_unnumbered(frame)
         if self.last is not None and number != self.last + 1:
             if not self._is_resumed:

@@ -763,7 +763,9 @@ def unnumbered(part: bytes, number: Any) -> bytes:
     return part.replace(old, b"" if number is None else b'"sequence_number":%b,' % number)
 
 
-@pytest.mark.parametrize("number", [None, b'"5"', b"5.0", b"true", b"null", b"[5]", b'"x"', b"-5", b"1e400", b"5.5"])
+@pytest.mark.parametrize(
+    "number", [None, b'"5"', b"5.0", b"true", b"null", b"[5]", b'"x"', b"-5", b"1e400", b"5.5", b"9" * 400]
+)
 def test_a_part_of_the_rest_without_a_whole_number_is_never_read_twice(number: bytes | None) -> None:
     def rest(frames: list[bytes], after: int) -> list[bytes]:
         return [unnumbered(PRIMES[5], number)] if len(keeper.gets) < 20 else [b"?"]
