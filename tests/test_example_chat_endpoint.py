@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -209,4 +210,28 @@ def test_the_page(browser: Any, server: Server, story: Provider) -> None:
     until_shown(second, *reloaded, "Once upon a time.")
     send(second, "Thanks")
     until_shown(second, *reloaded, "Once upon a time.", "Thanks", "You wrote Thanks.")
+    context.close()
+
+
+def test_a_call_may_have_any_id(browser: Any) -> None:
+    """Names that every JavaScript object has are ids like others."""
+    ids = ["constructor", "__proto__", "toString"]
+    pending = {"pending": {id: f"order {id}" for id in ids}, "approvals": {id: f"{id}:1" for id in ids}}
+    answers = {
+        "/": {"path": EXAMPLES / "chat_endpoint" / "page.html", "content_type": "text/html"},
+        "/history": {"json": {"id": "c", "messages": [["user", "Order"]], **pending}},
+        "/api/chat": {"status": 204},
+        "/api/chat/c/stream": {"status": 204},
+    }
+    context = browser.new_context()
+    context.route("http://page.test/**", lambda route: route.fulfill(**answers[urlsplit(route.request.url).path]))
+    tab = context.new_page()
+    tab.goto("http://page.test/")
+    with tab.expect_request("http://page.test/api/chat") as sent:
+        for _ in ids:
+            tab.get_by_role("button", name="Approve").first.click()
+    parts = sent.value.post_data_json["messages"][0]["parts"]
+    assert [(part["toolCallId"], part["approval"]) for part in parts] == [
+        (id, {"id": f"{id}:1", "approved": True}) for id in ids
+    ]
     context.close()

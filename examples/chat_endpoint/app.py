@@ -30,7 +30,8 @@ async def history(request):
     session = (await runs.session(id := request.cookies["chat"])).session
     shown = [[message.role, message.text] for message in session.messages if message.role in ("user", "assistant")]
     pending = {call.id: repr(call) for call in session.pending_tool_calls}
-    return JSONResponse({"id": id, "messages": shown, "pending": pending})
+    approvals = {call.id: web.approval_id(call) for call in session.pending_tool_calls}
+    return JSONResponse({"id": id, "messages": shown, "pending": pending, "approvals": approvals})
 
 
 engine = rxllm.Engine.from_model(os.environ.get("RXLLM_MODEL", "local")).with_tools(order)

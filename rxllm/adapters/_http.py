@@ -99,6 +99,7 @@ class HTTPExchange:
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
         self._built = self._convert_errors(lambda: self._build(self._request, self._call))
+        self._report_secrets()
         return client, self._built
 
     async def client(self) -> httpx.AsyncClient:
@@ -147,7 +148,12 @@ class HTTPExchange:
     async def rebuild(self, build: Callable[[Call], httpx.Request]) -> httpx.Request:
         self._call = await self._adapter.with_key(self._first_call)  # the key may have changed
         self._built = build(self._call)
+        self._report_secrets()
         return self._built
+
+    def _report_secrets(self) -> None:
+        if self._call.on_secrets is not None:
+            self._call.on_secrets(self._secrets())
 
     def _convert_errors(self, make: Callable[[], T]) -> T:
         try:
@@ -237,11 +243,11 @@ class _KeptDecoder:
         self._dropped = self._dropped or (time.monotonic(), error)
 
     def feed(self, data: bytes) -> list[Event]:
-        id, position = self._answer.id, self._answer.position
+        id, progress = self._answer.id, self._answer.progress
         events = self._decoder.feed(data)
         if self._bookmark is not None and id is None and self._answer.id is not None:
             self._bookmark.put(json_text({"id": self._answer.id, "place": self._answer.place}))
-        if self._dropped is not None and self._answer.position != position:
+        if self._dropped is not None and self._answer.progress != progress:
             self._end_gap(*self._dropped)
         if self._gaps and self._is_timed and events and type(events[-1]) is MessageCompleted:
             events[-1] = self._with_gaps(events[-1])

@@ -27,6 +27,7 @@ metadata                    value
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -98,6 +99,11 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
             return False, False, -1
 
 
+log = logging.getLogger("rxllm")
+
+LONGEST_NAME = 500
+"""The maximum length of a counter's name, with the names of the objects that contain it, in characters."""
+
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
 """The number of units per dollar in the cost counters of xAI and GitHub Copilot."""
@@ -107,12 +113,13 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
     """Return `counters` as a `Usage`.
 
     `names` maps each field of `Usage` to the names that providers use for it. In the name of a nested counter, dots
-    separate the levels. Counters whose names are not in `names` go into `extra`.
+    separate the levels. Counters whose names are not in `names` go into `extra`. If a name is empty or longer than
+    `LONGEST_NAME` characters, its counter is left out.
 
     >>> to_usage({"prompt_tokens": 3, "details": {"cached": 1, "audio": 0}}, {"input_tokens": ("prompt_tokens",)})
     Usage(input_tokens=3, extra={'details.cached': 1, 'details.audio': 0})
     """
-    flat = dict(_flatten(counters))
+    flat = with_short_names(_flatten(counters))
     fields = {field: _first_number(flat, names[field], amount if field in _COSTS else whole) for field in names}
     known = {name for candidates in names.values() for name in candidates}
     extra = {name: value for name, value in flat.items() if name not in known}
@@ -143,9 +150,19 @@ def _parse_number(text: str | float) -> float | None:
     return number if math.isfinite(number) else None
 
 
+def with_short_names(counters: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return `counters` without the counter whose name is empty, which stands for all names that are too long."""
+    named = dict(counters)
+    if named.pop("", None) is not None:
+        log.warning("a usage counter is left out: its name is empty or has more than %d characters", LONGEST_NAME)
+    return named
+
+
 def _flatten(counters: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
     for name, value in counters.items():
-        if isinstance(value, dict):
+        if len(prefix) + len(name) > LONGEST_NAME:
+            yield "", True  # the name of an object is repeated in the names of all its counters
+        elif isinstance(value, dict):
             yield from _flatten(cast(dict[str, Any], value), f"{prefix}{name}.")
         elif value is not None:
             yield f"{prefix}{name}", as_count(value)

@@ -14,6 +14,7 @@ from rxllm import keys
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters.profiles import providers
 from rxllm.http import CONNECT_SECONDS, WRITE_SECONDS, Clients, transport_error
+from rxllm.http.decompression import ENCODINGS
 from rxllm.http.secrets import address, keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values.advice import explains_options
@@ -215,7 +216,8 @@ class HTTPBase(ABC):
         silence = call.timeout or self.timeout
         timing: dict[str, Any] = {"timeout": (CONNECT_SECONDS, silence, WRITE_SECONDS, None)} if silence else {}
         layers = (call.trace_headers, headers, self.headers, call.headers)
-        all_headers = {name.lower(): text for layer in layers for name, text in layer.items()}
+        all_headers = {"accept-encoding": ENCODINGS}  # a client of the user's may ask for others
+        all_headers |= {name.lower(): text for layer in layers for name, text in layer.items()}
         _check_headers(all_headers)
         base, _, query = self.base_url.partition("?")
         below = f"/{path.lstrip('/')}" if path else ""

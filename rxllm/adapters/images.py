@@ -82,7 +82,7 @@ def refuse_operation(request: ImageRequest, provider: str, operations: Collectio
     raise ImageAdapterError("unsupported_operation", message, provider=provider, metadata=metadata)
 
 
-ANSWER_BYTES = 1 << 28
+ANSWER_BYTES = 1 << 27
 """The maximum size of a response, in bytes. It is enough for four large images."""
 FETCH_BYTES = 25 * 1024 * 1024
 FETCH_SECONDS = 30.0

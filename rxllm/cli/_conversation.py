@@ -26,7 +26,11 @@ from rxllm import operators as ops
 from rxllm.display import draws_cards
 from rxllm.events import Custom, FileAdded, MessageCompleted, TextDelta, ThinkingDelta, ToolCallCompleted
 
-_CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*map(ord, "\n\t")}, "\ufffd") | {ord("\r"): ""}
+_CONTROLS = {
+    **dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*map(ord, "\n\t")}, "\ufffd"),
+    **{code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))},  # they reorder text
+    ord("\r"): "",
+}
 
 _LOCAL = "; or choose another model with --model provider:name (python -m rxllm providers lists the providers)"
 

@@ -22,6 +22,18 @@ def clean(text: str) -> str:
     return _CONTROL.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
+_BIDI = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
+
+
+def clean_line(text: str) -> str:
+    """Clean `text` for a terminal, where a bidirectional control character would reorder what follows it.
+
+    >>> clean_line("pay \u202e001")
+    'pay \\u202e001'
+    """
+    return _BIDI.sub(lambda found: f"\\u{ord(found[0]):04x}", clean(text))
+
+
 def escape(text: str) -> str:
     """Escape `text` for use in HTML and in HTML attributes.
 

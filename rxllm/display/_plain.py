@@ -9,7 +9,7 @@ from textwrap import indent
 from typing import Any
 
 from rxllm.display._card import EVENTS, Card, Correction, Note, Row, ToolRow, rows_and_status, truncate
-from rxllm.display._markdown import clean
+from rxllm.display._markdown import clean_line
 from rxllm.events import (
     AskUserRequested,
     ErrorEvent,
@@ -110,7 +110,7 @@ class Plain(Screen):
         margin = "  " * len(path)
         name = f"{margin}{self._names.get(path, 'agent')}: " if path and not continues else ""
         shown = (name + text).replace("\n", f"\n{margin}")
-        print(gap + (shown if self._text_only else clean(shown)), end="", flush=True)
+        print(gap + (shown if self._text_only else clean_line(shown)), end="", flush=True)
 
     def finish(self, cards: Cards, now: float) -> None:
         if self._latest is not None:

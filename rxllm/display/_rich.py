@@ -28,7 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rxllm.display._card import Card, Correction, Note, Row, ToolRow, rows_and_status, truncate
-from rxllm.display._markdown import clean
+from rxllm.display._markdown import clean_line
 from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
@@ -107,7 +107,7 @@ def _shortened(rows: Sequence[Row]) -> list[Row]:
     shown: list[Row] = []
     for row in rows:
         if isinstance(row, TextPart):
-            shown.append(TextPart(clean(row.text)))
+            shown.append(TextPart(clean_line(row.text)))
         elif isinstance(row, ThinkingPart) and row is not rows[-1]:
             shown.append(Note("(thinking)"))
         else:
@@ -146,14 +146,14 @@ def _drawn(cards: Cards, now: float) -> RenderableType:
     grid = Table.grid(expand=True)
     for _ in cards:
         grid.add_column(ratio=1)
-    grid.add_row(*(Panel(_card(card, now), title=Text(clean(str(label)))) for label, card in cards.items()))
+    grid.add_row(*(Panel(_card(card, now), title=Text(clean_line(str(label)))) for label, card in cards.items()))
     return grid
 
 
 def _card(card: Card, now: float) -> RenderableType:
     if card.has_value:
         value = card.value if isinstance(card.value, str) else repr(card.value)
-        return Text(clean(value))
+        return Text(clean_line(value))
     found, texts = rows_and_status(card, now)
     return Group(*_stack(_shortened(found)), _Status(card, texts, now))
 
@@ -172,7 +172,7 @@ class _Status:
     """The status line. In a narrow window, the line is broken between its parts."""
 
     def __init__(self, card: Card, texts: list[str], now: float) -> None:
-        self._texts = [clean(text) for text in texts]
+        self._texts = [clean_line(text) for text in texts]
         self._style = "" if card.look == "done" else f"not dim {_COLOURS.get(card.look, 'blue')}"
         if card.look == "running":
             self._texts[0] = f"{_SPINNER[int(now * 12) % len(_SPINNER)]} {self._texts[0]}"
@@ -190,34 +190,34 @@ def _row(row: Row) -> list[RenderableType]:
             return [_Markdown(text)]
         case ThinkingPart(text=text):
             end = text if len(text) <= THINKING else f"…{text[-THINKING:].partition(' ')[2]}"
-            return [Text(clean(end), style="dim italic")]
+            return [Text(clean_line(end), style="dim italic")]
         case ToolRow():
             return _tool(row)
         case Correction(text=text, used=used):
-            return [Text(clean(quote(text, used)), style="bold")]
+            return [Text(clean_line(quote(text, used)), style="bold")]
         case SourcePart(source=source):
-            return [Text(clean(str(source.get("title") or source.get("url") or source)), style="dim")]
+            return [Text(clean_line(str(source.get("title") or source.get("url") or source)), style="dim")]
         case FilePart(file=file):
-            return [Text(clean(str(file.get("name") or file.get("mime_type") or "file")), style="dim")]
+            return [Text(clean_line(str(file.get("name") or file.get("mime_type") or "file")), style="dim")]
         case Note(text=text, error=None):
-            return [Text(clean(text), style="dim")]
+            return [Text(clean_line(text), style="dim")]
         case Note(error=error):
-            return [Text.assemble((type(error).__name__, "bold red"), f": {clean(str(error))}")]
+            return [Text.assemble((type(error).__name__, "bold red"), f": {clean_line(str(error))}")]
         case _:
             return [Text(repr(row), style="dim")]
 
 
 def _tool(row: ToolRow) -> list[RenderableType]:
     latest = row.error or (row.progress if row.result is None else row.result)
-    name = (clean(row.call.name), f"bold {_COLOURS.get(row.state, 'blue')}")
-    about = " · ".join((row.description, *map(clean, row.facts)))
+    name = (clean_line(row.call.name), f"bold {_COLOURS.get(row.state, 'blue')}")
+    about = " · ".join((row.description, *map(clean_line, row.facts)))
     inside = [line for inner in _shortened(row.rows) for line in _row(inner)]
     inside += [] if latest is None else [Text(_line(str(latest)))]
     return [Text.assemble(name, f" {_line(row.arguments)} ", (about, "dim")), Padding(Group(*inside), (0, 0, 0, 2))]
 
 
 def _line(text: str) -> str:
-    return truncate(clean(" ".join(text.split())), 200)
+    return truncate(clean_line(" ".join(text.split())), 200)
 
 
 class _Code(CodeBlock):

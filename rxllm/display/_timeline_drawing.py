@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from rxllm.display._card import truncate
-from rxllm.display._markdown import clean, escape
+from rxllm.display._markdown import clean_line, escape
 from rxllm.display._timeline_rows import Bar, Kind, Row
 from rxllm.display._words import duration
 
@@ -284,7 +284,7 @@ def text_of(drawn: Drawn, width: int = 40) -> str:
         lines.append(f"{drawn.omitted:,} more rows")
     found = {bar.kind for _, row in drawn.rows for bar in row.bars}
     lines.append("  ".join(f"{_MARKS[kind]} {NAMES[kind].partition(',')[0]}" for kind in COLOURS if kind in found))
-    return clean("\n".join(filter(None, lines)))
+    return clean_line("\n".join(filter(None, lines)))
 
 
 def _bars_text(row: Row, seconds: float, width: int) -> str:

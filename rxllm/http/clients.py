@@ -27,6 +27,7 @@ from concurrent.futures import Future
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
+from rxllm.http.decompression import ENCODINGS
 from rxllm.http.pools import CALLS, KEEPALIVE_SECONDS, Pools
 from rxllm.http.proxies import proxies, proxy_mounts
 from rxllm.http.timeouts import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS
@@ -130,7 +131,7 @@ def client_settings(max_connections: int | None, library: str = "httpx") -> dict
         "limits": httpx.Limits(
             max_connections=max_connections, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE_SECONDS
         ),
-        "headers": {"accept-encoding": "gzip, deflate"},  # the encodings that ``decompression`` can decode
+        "headers": {"accept-encoding": ENCODINGS},
         "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # cookies must not be shared between calls
     }
 

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 SLICE_BYTES = 1 << 16
 """The maximum size of a decompressed slice, in bytes."""
 
+ENCODINGS = "gzip, deflate"
+"""The value of the ``accept-encoding`` header: the encodings that can be decompressed in slices."""
+
+MOST_LAYERS = 4
+"""The maximum number of encodings of one body. Each needs memory of its own."""
+
 _NAMES = {"gzip", "x-gzip", "deflate"}
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 _HEAD_BYTES = 2
@@ -23,7 +29,7 @@ _MAGIC = b"\x1f\x8b"
 
 
 class DecompressionError(ValueError):
-    """Raised if the body of a response does not have the encoding that its headers name."""
+    """Raised if a body does not have the encoding that its headers name, or has one that was not asked for."""
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:
@@ -33,13 +39,26 @@ def is_decompressed_here(response: httpx.Response) -> bool:
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     """Yield the decompressed body in pieces.
 
-    If the bytes that have arrived produce no output yet, the piece is empty.
+    If the bytes that have arrived produce no output yet, the piece is empty. Raises ``DecompressionError`` if the body
+    has an encoding that the request did not ask for.
     """
+    _check(response)
     if not is_decompressed_here(response):
         return cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
     raw = cast("AsyncGenerator[bytes, None]", response.aiter_raw())
     layers = [_Decompressor(name) for name in reversed(_encodings(response))]
     return _decompressed(raw, layers) if layers else raw
+
+
+def _check(response: httpx.Response) -> None:
+    # If a package such as brotli is installed, httpx would decompress the whole body at once.
+    names = [] if response.is_stream_consumed else _encodings(response)
+    asked = response.request.headers.get("accept-encoding", "").lower() if {*names} - _NAMES else ""
+    for name in names:
+        if name not in _NAMES and name not in [each.partition(";")[0].strip() for each in asked.split(",")]:
+            raise DecompressionError(f"the body has the encoding {name[:80]!r}, which was not asked for")
+    if len(names) > MOST_LAYERS:
+        raise DecompressionError(f"the body has {len(names)} encodings, more than {MOST_LAYERS}")
 
 
 def _encodings(response: httpx.Response) -> list[str]:

@@ -1,15 +1,15 @@
 """Read the rest of an answer over a new connection, after the first one has dropped.
 
 The provider must keep the answer while the model is writing it. The call's retry policy decides whether and when to
-reconnect. A connection that delivers no new event counts as an attempt:
+reconnect. A connection that delivers no new part of the answer counts as an attempt, whatever else it delivers:
 
 =================================================  ====================================================================
 the connection                                     effect
 =================================================  ====================================================================
-drops after new events                             Start counting attempts from 1 again. Wait, then ask for the rest.
-drops or fails without a new event                 The connection counts as an attempt. Wait, then ask for the rest.
+drops after new parts of the answer                Start counting attempts from 1 again. Wait, then ask for the rest.
+drops or fails without a new part                  The connection counts as an attempt. Wait, then ask for the rest.
 reports that the answer is not complete            Wait for at least `POLL_SECONDS`, then ask for the rest. After
-                                                   `MOST_POLLED_SECONDS` without a new event, each such connection
+                                                   `MOST_POLLED_SECONDS` without a new part, each such connection
                                                    counts as an attempt.
 is refused, for example after the key has changed  If the policy does not retry this failure, the stream ends with it.
 is disposed                                        Ask the provider to stop generating the answer. If the answer's id
@@ -55,7 +55,8 @@ MOST_POLLED_SECONDS = READ_SECONDS
 class KeptAnswer(Protocol):
     """An answer that the provider keeps. Its properties change while it is being read.
 
-    `position` changes with every event. `is_running` is True until the end of the answer has been read. `can_resume` is
+    `position` is where the rest begins, and `progress` grows with every new part of the answer, but not with messages
+    that only keep the connection alive. `is_running` is True until the end of the answer has been read. `can_resume` is
     True as long as the rest of the answer can be read over a new connection. `is_pending` is True if the latest
     connection has only reported that the answer is not complete yet. `place` is the URL at which another process can
     read the answer, or None if no other process can.
@@ -69,6 +70,9 @@ class KeptAnswer(Protocol):
 
     @property
     def position(self) -> object: ...
+
+    @property
+    def progress(self) -> int: ...
 
     @property
     def is_running(self) -> bool: ...
@@ -168,17 +172,17 @@ async def read_rest(
         exchange.note_drop(failure)
         await asyncio.sleep(seconds)
         answer.drop_partial()
-        emitted, has_resumed = pump.emitted, True
+        progress, has_resumed = answer.progress, True
         try:
             failure = await read(await exchange.rebuild(answer.resume))
         except LLMError as refusal:
             if pump.refused:
                 raise
             failure = exchange.discreet(refusal)
-        if pump.emitted != emitted:
+        if answer.progress != progress:
             attempt, since = 1, time.monotonic()
         elif not answer.is_pending or time.monotonic() - since > MOST_POLLED_SECONDS:
-            attempt += 1  # keep-alive messages do not count as progress
+            attempt += 1
     return None if has_resumed else dropped
 
 
@@ -208,7 +212,8 @@ async def stop_answer(
                 async with asyncio.timeout(STOP_SECONDS):
                     client = await exchange.client() if client.is_closed else client
                     request = await exchange.rebuild(answer.stop)
-                    response = await client.send(request, follow_redirects=False)
+                    response = await client.send(request, stream=True, follow_redirects=False)
+                    await response.aclose()  # only the status matters, and the body may be huge
                 has_nothing = response.status_code == 404 and (is_lost or request.method == "DELETE")
                 problem = None if response.status_code < 300 or has_nothing else f"HTTP {response.status_code}"
                 break

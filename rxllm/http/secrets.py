@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
@@ -21,6 +22,8 @@ SECRET_LENGTH = 8
 """The length of the shortest secret that is masked. A shorter string could be an ordinary word."""
 
 E = TypeVar("E", bound=LLMError)
+
+_PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
@@ -109,9 +112,40 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
 
 
 def hide_in_log(record: logging.LogRecord) -> bool:
+    """Hide secret queries in httpx's log, and the server's own words in its status line, which may repeat a key."""
     if isinstance(record.args, tuple):
         record.args = tuple(_hidden_url(arg) if type(arg).__name__ == "URL" else arg for arg in record.args)
+        if str(record.msg).endswith('%d %s"') and isinstance(status := record.args[-2], int):
+            record.args = (*record.args[:-1], _PHRASES.get(status, "?"))
     return True
+
+
+def print_in_log(record: logging.LogRecord) -> bool:
+    """Show an error, and the rest of what a provider sends, on one line and without control characters."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(arg if isinstance(arg, int | float) else _Printed(arg) for arg in record.args)
+    return True
+
+
+class _Printed:
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        return _printable(str(self._value), "\n\t" if isinstance(self._value, str) else "")
+
+    def __repr__(self) -> str:
+        return _printable(repr(self._value))
+
+
+def _printable(text: str, others: str = "") -> str:
+    """Escape all characters of `text` that are neither printable nor in `others`."""
+    if text.isprintable():
+        return text
+    escaped = (char.encode("unicode_escape", "surrogatepass").decode() for char in text)
+    return "".join(
+        char if char.isprintable() or char in others else code for char, code in zip(text, escaped, strict=True)
+    )
 
 
 def _hidden_url(url: object) -> object:

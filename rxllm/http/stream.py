@@ -42,7 +42,7 @@ from rxllm.http.pools import in_use
 from rxllm.http.reattach import KeptAnswer, read_first, read_rest, stop_answer
 from rxllm.http.redirects import followed
 from rxllm.http.request_log import RequestLog, request_log
-from rxllm.http.secrets import address, hide_in_log
+from rxllm.http.secrets import address, hide_in_log, print_in_log
 from rxllm.http.timeouts import DRAIN_SECONDS, ERROR_BODY_SECONDS, IdleTimeout
 from rxllm.http.transport_errors import AddressError, may_be_cancelled, transport_error
 from rxllm.runtime import Pump, Stream, pumped
@@ -60,6 +60,7 @@ log = logging.getLogger("rxllm")
 
 for _name in ("httpx", "httpx2"):
     logging.getLogger(_name).addFilter(hide_in_log)
+log.addFilter(print_in_log)
 
 ERROR_BODY_BYTES = 1 << 20
 
@@ -354,14 +355,14 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
     Reading stops as soon as more than `ERROR_BODY_BYTES` have arrived.
     """
-    body = b""
+    body = bytearray()
     with contextlib.suppress(Exception):  # the status matters more than a complete body
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):
             async for data in body_of(response):
                 body += data
                 if len(body) > ERROR_BODY_BYTES:
                     break
-    return body
+    return bytes(body)
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:

@@ -10,6 +10,8 @@ a piece of a string                        The ``Stream[str]`` emits it.
 an element of an array                     The ``Stream[T]`` emits it as a T.
 the end of a stream's argument             The stream stays open. It completes when the next argument begins or the call
                                            ends. If a fault is found by then, the stream fails instead.
+a plain argument that has been written,    Every open stream fails with ``ToolError("invalid_arguments")``.
+once the tool has started
 an invalid element                         Every open stream fails with ``ToolError("invalid_arguments")``.
 the end of the call                        A stream whose argument is unfinished or missing fails in the same way.
 =========================================  ============================================================================
@@ -98,6 +100,14 @@ class ArgumentFeed:
         self._end_written()
         self._fail("the arguments ended too early")  # affects only streams that are still open
 
+    def rewritten(self, call: ToolCall) -> ToolError | None:
+        """Return an error if a plain argument of the complete `call` is not the one that the tool has worked with."""
+        if "error" not in call.metadata:
+            for name, value in self.arguments.items():
+                if call.arguments.get(name) != value:
+                    return self._error(f"{name} is written twice; the tool has worked with the first value")
+        return None
+
     def close(self) -> None:
         """Drop all items, now that the tool has ended."""
         self._is_over = True
@@ -106,16 +116,21 @@ class ArgumentFeed:
             items.close()
 
     def _fail(self, fault: str) -> None:
-        message = f"the arguments are invalid: {fault}"
-        error = ToolError("invalid_arguments", message, tool_name=self.tool.name, tool_call_id=self._id)
+        error = self._error(fault)
         for items in self._items.values():
             items.end(error)
+
+    def _error(self, fault: str) -> ToolError:
+        message = f"the arguments are invalid: {fault}"
+        return ToolError("invalid_arguments", message, tool_name=self.tool.name, tool_call_id=self._id)
 
     def on_open(self, kind: str, key: Key, at: int) -> None:
         self._open.append((key, at))
         if len(self._open) == 2:
             if str(key) in self._items:
                 self._begin_stream(kind, str(key))
+            elif self.has_started and str(key) in self.arguments:
+                self._fail(f"{key} is written twice")  # the tool works with the first value, the record has the second
             self._end_written()
 
     def _begin_stream(self, kind: str, name: str) -> None:

@@ -40,7 +40,7 @@ from rxllm.events import (
 )
 from rxllm.operators._argument_feed import ArgumentFeed
 from rxllm.runtime import Bounded, Deferred, EagerJournal, Scope
-from rxllm.tools import ToolSettings, execution, idempotency_key, is_halting
+from rxllm.tools import ToolSettings, execution, failed, idempotency_key, is_halting
 from rxllm.values import Request, Thread, Tool, ToolCall, ToolError, request_key
 
 _AT_ONCE = (ToolExecutionStarted, ToolProgress, Nested, ToolExecutionCompleted)
@@ -108,13 +108,20 @@ class StepTools(abc.DisposableBase):
         events = execution(tool, call, self._settings, self._thread, self._scope, feed=feed)
         return events if feed is None else Deferred(lambda: empty() if call.id in self._stopped else events)
 
-    def complete(self, id: str) -> None:
+    def complete(self, id: str, error: ToolError | None) -> None:
         """Mark the call `id` as complete, because the model has finished writing it.
 
-        If the call's tool has already ended, emit its ``ToolExecutionCompleted``.
+        If the call's tool has already ended, emit its ``ToolExecutionCompleted``. Its result gives way to an `error` in
+        the complete arguments.
         """
         self._incomplete.discard(id)
         outcomes = self._outcomes.get(id, [])
+        if error is not None and len(outcomes) > 1:
+            call = next(call for call in self._calls if call.id == id)
+            outcomes[0], outcome = failed(error, call, self._settings)
+            if is_halting(outcome):
+                self._halts[id] = outcome
+            outcomes[1:] = [] if is_halting(outcome) else [outcome]
         if outcomes and isinstance(outcomes[0], ToolExecutionCompleted):
             self._running.pop(id, None)
             self._deliver(outcomes.pop(0))

@@ -167,8 +167,9 @@ class ToolStep(abc.DisposableBase):
     def _end_call(self, event: ToolCallCompleted) -> None:
         feed = self._feeds.pop(event.id, None)
         if feed is not None and feed.has_started:
-            feed.end(ToolCall(event.id, event.name, dict(event.arguments), event.raw_arguments, dict(event.metadata)))
-            self._step_tools().complete(event.id)
+            call = ToolCall(event.id, event.name, dict(event.arguments), event.raw_arguments, dict(event.metadata))
+            feed.end(call)
+            self._step_tools().complete(event.id, feed.rewritten(call))
         else:
             if feed is not None:  # all arguments have arrived, so the tool receives them together
                 self._eager.pop(event.id, None)

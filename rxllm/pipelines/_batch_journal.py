@@ -187,7 +187,7 @@ class Journal:
                     break
                 try:
                     line = _read_line(text)
-                except ValueError as error:  # includes msgspec's errors
+                except (ValueError, RecursionError) as error:  # includes msgspec's errors
                     raise self._not_a_journal(number, text) from error
                 if (index := indexes.get(line.name)) is not None:
                     self._check_unchanged(index, line)

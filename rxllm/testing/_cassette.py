@@ -157,10 +157,12 @@ class Cassette:
             if self.mode == "once" and self._tapes and log.isEnabledFor(logging.INFO):
                 log.info("%s", self._describe_miss(description))
 
-        def save(lines: str) -> None:
-            self._save(key, head_line(description), without(lines, secrets))
+        sent: set[str] = set()  # a function may have returned the key, and the answer may repeat it
 
-        live = Stream.of(self._adapter.stream(request, call))
+        def save(lines: str) -> None:
+            self._save(key, head_line(description), without(lines, [*secrets, *sent]))
+
+        live = Stream.of(self._adapter.stream(request, replace(call, on_secrets=sent.update)))
         return live.pipe(recording_with(lambda seconds: _Take(seconds, self.mode == "record", save)))
 
     def _load(self) -> dict[str, list[Recorded]]:

@@ -273,7 +273,7 @@ class Note(msgspec.Struct):
     error: Exception | None = None
 
 
-_FAULTS = (msgspec.MsgspecError, ValueError, LLMError)
+_FAULTS = (msgspec.MsgspecError, ValueError, RecursionError, LLMError)
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,7 @@ class Call:
     * `trace_headers`: a `Tracer`'s headers for this attempt. All other headers override these.
     * `retry`: the retry policy, which also applies when the adapter reconnects. After a reconnection, the adapter
       calls ``on_reattached(seconds, error)``.
+    * `on_secrets`: called with the secrets of each HTTP request, such as the key that a function has returned.
     * `on_lost`: called with an error if an earlier process's answer has been lost. The request is then sent again.
 
     The repr omits the API key and all headers.
@@ -98,6 +99,7 @@ class Call:
     retry: Any = None
     on_reattached: Callable[[float, Exception], object] | None = field(default=None, repr=False)
     on_lost: Callable[[Exception], object] | None = field(default=None, repr=False)
+    on_secrets: Callable[[list[str]], object] | None = field(default=None, repr=False)
 
 
 BYTES_PER_TOKEN = 4

@@ -13,9 +13,9 @@ protocol                  frames
 `sse` writes a frame as a server-sent event. `Runs` keeps streams running while no browser is connected. In a Python
 client, `from_sse` reads frames, and `decode` turns them back into events.
 
-`chat` is a complete chat endpoint. `from_ui` and `from_ag_ui` parse client requests. `AGUIEncoder` encodes the
-answer for an AG-UI client. With the `AGUI` adapter, an engine can use an AG-UI agent as its model. `openai_app` serves
-engines over OpenAI's Chat Completions API.
+`chat` is a complete chat endpoint. `from_ui` and `from_ag_ui` parse client requests. `approval_id` returns the id of an
+approval request. `AGUIEncoder` encodes the answer for an AG-UI client. With the `AGUI` adapter, an engine can use an
+AG-UI agent as its model. `openai_app` serves engines over OpenAI's Chat Completions API.
 """
 
 from rxllm.web._ag_ui_adapter import AGUI
@@ -26,7 +26,7 @@ from rxllm.web._chat_door import ChatRequest
 from rxllm.web._chat_turns import SessionRuns
 from rxllm.web._codec import Decoder, Encoder, decode, encode
 from rxllm.web._for_client import for_client
-from rxllm.web._frames import from_sse, sse
+from rxllm.web._frames import approval_id, from_sse, sse
 from rxllm.web._openai_app import openai_app
 from rxllm.web._requests import Incoming
 from rxllm.web._response import streaming_response
@@ -43,6 +43,7 @@ __all__ = [
     "Incoming",
     "Runs",
     "SessionRuns",
+    "approval_id",
     "chat",
     "decode",
     "encode",

@@ -23,8 +23,8 @@ event as JSON. If ``value["folded"]`` is true, parts that earlier events contain
 decoder emits nothing for the marked frames. Only raw chunks and provider-specific parts are lost.
 
 If a tool call needs approval or asks a question, the run ends with an interrupt that carries the call's id. If an inner
-agent made the call, the id is prefixed with the ids of the enclosing calls, joined by ``/``. Calls to the client's own
-tools are listed as pending.
+agent made the call, the id is prefixed with the ids of the enclosing calls, joined by ``/``. For an approval, the
+interrupt's own id is `rxllm.web.approval_id` of the call. Calls to the client's own tools are listed as pending.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rxllm import events as ev
 from rxllm.web._ag_ui_decoder import COUNTS, Lane, Lanes, Path
 from rxllm.web._ag_ui_frames import OWN
 from rxllm.web._for_client import ClientFold
-from rxllm.web._frames import Block, Frame, open_block, rest
+from rxllm.web._frames import Block, Frame, approval_id, open_block, rest
 
 VERSION = "1.0"
 
@@ -324,12 +324,16 @@ def _outcome(state: StreamCollector, lanes: Lanes, edits: bool) -> Frame:
     if question is not None and id is not None:
         interrupts.append(_question(id, question, metadata.get("ask_user_opts")))
     if interrupts:
-        return {"type": "interrupt", "interrupts": [{**frame, **_agent(frame["id"], lanes)} for frame in interrupts]}
+        return {
+            "type": "interrupt",
+            "interrupts": [{**frame, **_agent(frame["toolCallId"], lanes)} for frame in interrupts],
+        }
     return {"type": "success", **({"pendingToolCallIds": [call.id for call in calls]} if calls else {})}
 
 
 def _approval(call: ToolCall, edits: bool) -> Frame:
-    frame: Frame = {"id": call.id, "toolCallId": call.id, "reason": "tool_call", "message": f"Run {call.name}?"}
+    shown = call.id if call.metadata.get("interrupted") is True else approval_id(call)
+    frame: Frame = {"id": shown, "toolCallId": call.id, "reason": "tool_call", "message": f"Run {call.name}?"}
     schema = {"type": "object", "properties": _EDITED if edits else _APPROVAL, "required": ["approved"]}
     return {**frame, "responseSchema": schema}
 

@@ -228,7 +228,8 @@ def _take_answer(conversation: StoredConversation, i: int, answer: _Answer, edit
     id, path, is_resolved = answer.interrupt_id, ("resume", i, "payload"), answer.status == "resolved"
     if id == conversation.question:
         conversation.reply(id, convert_to(answer.payload, str, *path) if is_resolved else UNANSWERED)
-    elif id in conversation.pending:
+    elif (id := conversation.call_of(answer.interrupt_id)) in conversation.pending:
+        conversation.check_shown(id, answer.interrupt_id, None, "resume", i, "interruptId")
         verdict = convert_to(answer.payload, _Verdict, *path) if is_resolved else _Verdict(False)
         is_edit = verdict.edited_args not in (None, conversation.pending[id].arguments)
         if verdict.approved and is_edit and not edits:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -35,6 +35,7 @@ from rxllm import operators as ops
 from rxllm.engine import Engine, as_engine
 from rxllm.runtime import log_hidden
 from rxllm.session import SavedSession, SessionStore, stream_resume
+from rxllm.tools import AgentTool
 from rxllm.values.argument_checks import check, check_count, check_instance
 from rxllm.web._ag_ui_encoder import Encoder as AGUIEncoder
 from rxllm.web._ag_ui_request import AGUIInput, ag_ui_id, from_ag_ui
@@ -45,7 +46,7 @@ from rxllm.web._chat_turns import MemoryTurns, SessionRuns, in_time
 from rxllm.web._frames import frame_json
 from rxllm.web._openai_app import App, read_body
 from rxllm.web._openai_errors import RefusedError
-from rxllm.web._requests import MAX_BYTES, check_id, load_request
+from rxllm.web._requests import MAX_BYTES, OUTDATED, check_id, load_request
 from rxllm.web._response import Client, GoneError, Receive, Send, streaming_response, until_gone
 from rxllm.web._runs import Runs
 from rxllm.web._ui_request import from_ui, ui_id
@@ -126,6 +127,13 @@ def chat(
     check("store", store, is_store, "a session store, such as rxllm.session.MemorySessions()")
     engine, door = as_engine(engine), Door(allow, origins, max_per_minute)
     rxllm.stream(engine, "Hi")  # checks the engine without sending anything
+    forgeable = sorted({*client_tools} & {tool.name for tool in _tools_of(engine) if tool.approval})
+    check(
+        "client_tools",
+        forgeable,
+        not forgeable,
+        "names of tools without approval=True (a client could forge their results)",
+    )
     kept = MemoryTurns(runs or Runs(grace=1.0), store) if runs is None or isinstance(runs, Runs) else runs
     is_theirs = isinstance(kept, MemoryTurns) or store is kept.sessions
     check("store", store, is_theirs, "runs.sessions (durable runs have their own session store)")
@@ -137,6 +145,13 @@ def chat(
     kept.add_factory(path, build)
     options = protocol, path, system, tuple(client_tools), busy, background, max_body, max_session, max_running
     return _Chat(engine, kept, Stream.of(kept.recover(every=RECOVERY)).share(), door, *options)
+
+
+def _tools_of(engine: Engine) -> Iterator[Tool]:
+    for tool in engine.tools:
+        yield tool
+        if isinstance(tool, AgentTool):
+            yield from _tools_of(tool.engine)
 
 
 class _Exchange:
@@ -351,6 +366,8 @@ def _log_recovery(error: Exception) -> None:
 def _refusal(error: RefusedError | LLMError) -> RefusedError:
     if isinstance(error, RefusedError):
         return error
+    if OUTDATED in error.metadata:
+        return RefusedError(409, str(error), OUTDATED)
     if isinstance(error, ValidationError) and error.reason == "invalid_request":
         return RefusedError(400, str(error), error.reason)
     if error.reason == "conflict":

@@ -49,7 +49,8 @@ class ChatRequest:
         self.headers: dict[str, str] = {}
         for name, value in scope["headers"]:
             key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-            self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+            separator = "; " if key == "cookie" else ", "  # RFC 9113, 8.2.3
+            self.headers[key] = f"{self.headers[key]}{separator}{text}" if key in self.headers else text
 
     @property
     def cookies(self) -> dict[str, str]:
@@ -80,6 +81,8 @@ class Door:
 
         Raises `RefusedError` if the request must not be answered.
         """
+        if sum(name.lower() == b"host" for name, _ in request.scope["headers"]) > 1:
+            raise RefusedError(400, "a request must have only one Host header", "invalid_request")
         if self._allow is None and not _is_local(request):
             if not self._has_warned:
                 log.warning("web.chat: a request was refused: %s", _LOCAL)

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from hashlib import sha256
 from typing import Any, cast, overload
 
 import msgspec
 
-from rxllm import Event, StreamError, ValidationError, serializer
+from rxllm import Event, StreamError, ToolCall, ValidationError, serializer
+from rxllm.events import ToolApprovalRequested
 from rxllm.values.argument_checks import check
 from rxllm.wire import SSEDecoder
 
 Frame = dict[str, Any]
 """A message in one of the web protocols, as a JSON object."""
+
+
+def approval_id(call: ToolCall) -> str:
+    """Return the id of the request to approve `call`: the call's id, with a digest of its name and its arguments.
+
+    >>> approval_id(ToolCall("c1", "pay", {"amount": 5}))
+    'c1:c748de091d0e09a602609d626cef14f8'
+
+    An approval with this id approves only what the user has seen, even if a model uses the call's id again.
+    """
+    arguments = event_data(ToolApprovalRequested(call.id, call.name, call.arguments))["arguments"]
+    text = json.dumps([call.name, arguments], sort_keys=True)
+    return f"{call.id}:{sha256(text.encode()).hexdigest()[:32]}"
 
 
 def sse(frame: Frame) -> bytes:

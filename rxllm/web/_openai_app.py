@@ -48,6 +48,9 @@ LONG = 100_000
 LEAVING = 1.0
 """The time limit for sending a final error, in seconds."""
 
+_DIGITS = 19
+"""The maximum number of digits of a length. ``int`` refuses thousands of digits."""
+
 _JSON = {"content-type": "application/json"}
 _SSE = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
@@ -150,10 +153,11 @@ class _App:
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         match scope["method"], path:
             case "POST", "/v1/chat/completions":
-                if self._places.locked():
+                body = await read_body(receive, headers, self._max_body)
+                if self._places.locked():  # a client that sends its body slowly takes no place
                     raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
                 async with self._places:
-                    await self._chat(await read_body(receive, headers, self._max_body), receive, response)
+                    await self._chat(body, receive, response)
             case "GET", "/v1/models":
                 models = [self._model(name) for name in self._engines]
                 await response.json({"object": "list", "data": models})
@@ -263,7 +267,7 @@ async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -
     """
     too_large = RefusedError(413, f"the request body is longer than {most} bytes", "request_too_large")
     length = headers.get("content-length", b"0")
-    if length.isdigit() and int(length) > most:
+    if length.isdigit() and (len(digits := length.lstrip(b"0")) > _DIGITS or int(digits or b"0") > most):
         raise too_large
     parts, size, more = list[bytes](), 0, True
     try:

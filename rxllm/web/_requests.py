@@ -12,8 +12,8 @@ earlier messages                       ignored if there is a stored copy, otherw
 a repeated message                     ignored if it repeats an unanswered message at the end of the stored thread;
                                        clients repeat messages when they retry after a failure
 a tool call without a result           ignored
-an answer to an approval request       accepted if the stored call is waiting for approval; rejected if there is no
-                                       stored copy
+an answer to an approval request       accepted if the stored call is waiting for approval, and is the call that the
+                                       user has seen; rejected if there is no stored copy
 an answer to an answered call          ignored; a request that contains nothing else is rejected, unless the model has
                                        yet to respond to the stored thread
 a result from a client's tool          accepted if the stored call is waiting and its tool is one of `client_tools`
@@ -27,6 +27,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from itertools import takewhile
 from typing import Annotated, Any, TypeVar, cast
 
@@ -35,6 +36,7 @@ import msgspec
 from rxllm import ChatResult, Message, Session, Thread, ToolCall, ValidationError, tool_result, user
 from rxllm.values import FilePart, Image, ImagePart, Part, TextPart, open_calls, open_questions
 from rxllm.values.argument_checks import invalid_option, must_be
+from rxllm.web._frames import approval_id
 
 MAX_BYTES = 8_000_000
 """The maximum length of a request, in bytes."""
@@ -50,6 +52,9 @@ MAX_VALUES = 100_000
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
 """The type of ids, names and URLs in requests: text without lone surrogates."""
+
+OUTDATED = "outdated_approval"
+"""The key in an error's metadata for the id of a call, if an approval is for an earlier call with this id."""
 
 UNANSWERED = "The user moved on without answering."
 """The tool result for a call that the user left unanswered."""
@@ -193,6 +198,24 @@ class StoredConversation:
         self.results: dict[str, Any] = {}
         self._client_tools = client_tools
 
+    def call_of(self, shown: str) -> str:
+        """Return the id of the call that the approval request with the id `shown` is about."""
+        return shown if shown in self.known else shown.rpartition(":")[0]
+
+    def check_shown(self, id: str, shown: str, input: Any, *path: str | int) -> None:
+        """Check that the waiting call is the call that the user has seen.
+
+        `shown` is the id of the approval request, and `input` is the arguments that the client repeats, or None. The
+        call's id alone is enough, unless a dropped call had it too and the arguments are not repeated.
+        """
+        call = self.pending[id]
+        if shown == approval_id(call):
+            return
+        is_reused = any(id == dropped or id.startswith(f"{dropped}/") for dropped in dropped_calls(self.thread))
+        if shown not in ("", id) or (is_reused and input != call.arguments):
+            fault = f"is for an earlier call with the id {id!r}; load the conversation again to see the waiting call"
+            raise ValidationError("invalid_request", errors=[(path, fault)], metadata={OUTDATED: id})
+
     def approve(self, id: str, answer: Any, *path: str | int) -> None:
         """Accept the user's decision about a call that is waiting for approval."""
         if self._runs_in_client(self.pending[id]):
@@ -258,6 +281,22 @@ class StoredConversation:
                 n = borders[n - 1]
             borders.append(n + (items[n] == item))
         return new[borders[-1] :]
+
+
+DROPPED = "dropped_calls"
+"""The key in a thread's metadata for the ids of the calls that the user has seen, but that are no longer in it."""
+
+
+def dropped_calls(thread: Thread) -> list[str]:
+    ids = thread.metadata.get(DROPPED)
+    return cast(list[str], ids) if isinstance(ids, list) else []
+
+
+def without_answer(thread: Thread, end: int) -> Thread:
+    """Return the first `end` messages of `thread`. The ids of the calls in all other messages are kept as metadata."""
+    dropped = dict.fromkeys([*dropped_calls(thread), *(call.id for entry in thread[end:] for call in entry.tool_calls)])
+    kept = thread[:end]
+    return replace(kept, metadata={**kept.metadata, DROPPED: [*dropped]}) if dropped else kept
 
 
 def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:

@@ -26,11 +26,13 @@ from rxllm.web._requests import (
     load_request,
     plain_content,
     turn,
+    without_answer,
     wrong,
 )
 
 
 class _Approval(msgspec.Struct, frozen=True):
+    id: Name = ""
     approved: bool | None = None
     reason: str | None = None
 
@@ -120,7 +122,7 @@ def from_ui(
     is_regenerated = request.trigger == "regenerate-message"
     # If the stored thread has no user message, the request's messages are read as new messages instead.
     if is_regenerated and places:
-        return Incoming(thread[: places[-1] + 1], id=conversation.id)
+        return Incoming(without_answer(thread, places[-1] + 1), id=conversation.id)
     if messages[-1][1].role == "assistant":
         _take_answers(conversation, *messages[-1])
     elif request.message_id is not None and not is_regenerated:
@@ -207,6 +209,7 @@ def _take_answers(conversation: StoredConversation, i: int, entry: _Message) -> 
             if id not in conversation.known:
                 raise wrong("must answer a tool call in the stored conversation", *path, "approval")
             if id in conversation.pending:
+                conversation.check_shown(id, approval.id, part.input, *path, "approval", "id")
                 conversation.approve(id, approval.approved or approval.reason or False, *path, "approval")
         elif part.is_answered:
             conversation.answer(id, part.result, *path, "output")

@@ -30,7 +30,8 @@ true if parts of the event are missing because earlier events contain them. ``co
 for which the decoder emits no events. Raw chunks and provider parts are never sent. The decoder cannot read frames from
 servers that do not use rxllm.
 
-In an approval request from an inner agent, the id is prefixed with the ids of the enclosing calls, joined by ``/``.
+In an approval request from an inner agent, the call's id is prefixed with the ids of the enclosing calls, joined by
+``/``. The ``approvalId`` is `rxllm.web.approval_id` of the call, so that an answer approves only what the user saw.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from typing import Any, ClassVar, cast
 from rxllm import LLMError, Nested, StreamError, ToolCall, ToolError, Usage, serializer
 from rxllm import events as ev
 from rxllm.web._for_client import ClientFold
-from rxllm.web._frames import Block, Frame, all_of, event_data, malformed, open_block, rest, text_of
+from rxllm.web._frames import Block, Frame, all_of, approval_id, event_data, malformed, open_block, rest, text_of
 
 _FINISH_REASONS = {"tool_calls": "tool-calls", "content_filter": "content-filter"}
 
@@ -123,11 +124,11 @@ class Encoder:
             case ev.ToolCallDelta(id=id) if id not in self._decoder.calls:
                 return []
             case ev.ToolApprovalRequested(id=id):
-                return [_approval(id)]
+                return [_approval(id, event)]
             case Nested(path=path, event=ev.ToolApprovalRequested() as inner):
                 id = "/".join((*path, inner.id))
                 call = _call("tool-input-available", id, inner.name, {}, input=event_data(inner)["arguments"])
-                return [call, _approval(id)]
+                return [call, _approval(id, inner)]
             case _:
                 return self._content(event)
 
@@ -382,8 +383,11 @@ def _call(kind: str, id: str, name: str, metadata: Mapping[str, Any], **fields: 
     return {"type": kind, "toolCallId": id, "toolName": name, "dynamic": True, **server, **fields}
 
 
-def _approval(id: str) -> Frame:
-    return {"type": "tool-approval-request", "approvalId": id, "toolCallId": id}
+def _approval(id: str, request: ev.ToolApprovalRequested) -> Frame:
+    # Another approver may have changed the arguments of a call that was interrupted.
+    is_interrupted = request.metadata.get("interrupted") is True
+    shown = id if is_interrupted else approval_id(ToolCall(id, request.name, dict(request.arguments)))
+    return {"type": "tool-approval-request", "approvalId": shown, "toolCallId": id}
 
 
 def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:

@@ -12,6 +12,7 @@ from reactivex import from_iterable
 
 from rxllm import Budget, Engine, generate, models
 from rxllm import operators as ops
+from rxllm.adapters._usage_and_metadata import LONGEST_NAME
 from rxllm.adapters.anthropic import Anthropic
 from rxllm.adapters.anthropic.decoder import MessagesDecoder
 from rxllm.adapters.gemini.decoder import GeminiDecoder
@@ -286,3 +287,11 @@ def test_counts_that_are_text_are_counts(count: Any, names: tuple[str, str]) -> 
     counted = count(dict(zip(names, ("66", "6"), strict=True)))
     assert (counted.input_tokens, counted.output_tokens) == (66, 6)
     assert count(dict(zip(names, ("x", "9" * 30), strict=True))).input_tokens is None
+
+
+@pytest.mark.parametrize("read", [chat, responses, gemini, anthropic])
+def test_a_counter_with_a_long_name_is_left_out_with_a_word(read: Any, caplog: pytest.LogCaptureFixture) -> None:
+    counted = {"x" * LONGEST_NAME: 1, "y" * (LONGEST_NAME + 1): 2, "z" * LONGEST_NAME: {"a": 3, "b": 4}, "w": 5}
+    extra = read(counted).extra
+    assert {name[0]: value for name, value in extra.items()} == {"x": 1, "w": 5}
+    assert "a usage counter is left out" in caplog.text

@@ -315,11 +315,11 @@ def test_in_a_terminal_thinking_is_dim_and_has_lines_of_its_own() -> None:
 
 @pytest.mark.judges
 def test_a_model_cannot_control_the_terminal() -> None:
-    tricks = "\x1b]52;c;Zm9v\x07\x1b[2Ja\rb\x9b31m\tc\n"
+    tricks = "\u202e\x1b]52;c;Zm9v\x07\x1b[2Ja\rb\x9b31m\tc\n"
     with Loopback(Reply(chat(tricks))) as server, Terminal("ask", "Hi", server=server) as terminal:
         code, screen = terminal.leave()
     assert code == 0
-    assert not {"\x1b", "\x07", "\x9b"} & {*screen}
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & {*screen}
     assert screen.endswith("ab\ufffd31m\tc\n")
     with Loopback(Reply(chat(tricks))) as server:
         assert piped("ask", "Hi", server=server).stdout == tricks.replace("\r", "\n")  # subprocess reads any newline

@@ -9,7 +9,9 @@ import pytest
 
 import rxllm
 from rxllm import AdapterError, Usage, events
+from rxllm import operators as ops
 from rxllm.display._card import Card
+from rxllm.display._plain import Plain
 from tests.window import Window
 
 pytest.importorskip("rich", reason="a terminal's cards need rich")
@@ -153,6 +155,29 @@ def test_long_thinking_shows_its_last_words() -> None:
     assert first.startswith("…thought")
     assert shown[-1] == "thought99"
     assert len(shown) < 40
+
+
+BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+
+
+@pytest.mark.parametrize("view", ["a terminal", "printed", "a timeline"])
+def test_bidirectional_controls_are_shown_as_escapes(view: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tricks = "".join(map(chr, BIDI))
+    call = rxllm.ToolCall("c1", f"pay{tricks}", {"to": f"ada{tricks}"})
+    scene = list(rxllm.stream_generate(rxllm.Fake([f"Hi {tricks}", call]), "?"))
+    if view == "a terminal":
+        drawing = Drawing()
+        shown = drawing.add(*scene) + drawing.finish()
+    elif view == "a timeline":
+        timed = rxllm.stream(rxllm.Fake([call], "No."), "?").pipe(ops.timed())
+        shown = str(rxllm.timeline(list(timed)))
+    else:
+        screen = Plain(text_only=False)
+        for event in scene:
+            screen.add(event)
+        shown = capsys.readouterr().out
+    assert "\\u202e" in shown
+    assert not {*tricks} & {*shown}
 
 
 def test_html_is_shown_as_it_was_written() -> None:

@@ -141,6 +141,34 @@ def test_it_is_a_typed_error_of_the_call() -> None:
     assert "DecompressionError" in events[-1].error.message
 
 
+REFUSED = ["br", "zstd", "gzip, br", "compress", "x" * 200, "gzip, " * 4 + "gzip", "deflate, " * 500 + "gzip"]
+
+
+@pytest.mark.sockets
+@ON_BOTH
+@pytest.mark.parametrize("encoding", REFUSED, ids=lambda encoding: encoding[:10])
+def test_an_encoding_that_was_not_asked_for_is_refused_before_the_body_is_read(encoding: str) -> None:
+    headers = {"Content-Type": "text/event-stream", "Content-Encoding": encoding}
+    with Loopback(Reply(chat("Hi"), headers=headers)) as server:
+        response = generate(model(server), "Hi").run()
+        generate(model(server, headers={"accept-encoding": "br"}), "Hi").run()
+    assert response.error is not None
+    assert "DecompressionError" in str(response.error)
+    assert len(str(response.error)) < 500
+    assert [request.headers["accept-encoding"] for request in server.requests] == ["gzip, deflate", "br"]
+
+
+@pytest.mark.sockets
+def test_a_client_of_the_users_asks_only_for_encodings_that_are_read_in_slices() -> None:
+    async def main() -> str:
+        async with httpx.AsyncClient(headers={"accept-encoding": "br, zstd"}) as client:
+            return (await generate(model(server, client=client), "Hi")).output_text
+
+    with Loopback(Reply(chat("Hi"))) as server:
+        assert asyncio.run(main()) == "Hi"
+    assert server.requests[0].headers["accept-encoding"] == "gzip, deflate"
+
+
 MIB = 1 << 20
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import pickle
@@ -12,13 +13,16 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rxllm
 from rxllm import Anthropic, Engine, EngineError, ErrorEvent, Gemini, LLMError, OpenAIChat, keys, serializer
-from rxllm.testing.loopback import chat_chunk
+from rxllm import operators as ops
+from rxllm.testing.loopback import Loopback, Reply, chat_chunk
+from rxllm.wire.lenient import Odd
 
 SECRETS = st.text(string.ascii_letters + string.digits + "-_.+/=:~'\\&?#", min_size=12, max_size=40).map("sk-".__add__)
 BASE = "https://model.example/v1"
@@ -182,3 +186,55 @@ def test_a_redacted_error_has_no_cause_that_shows_the_key() -> None:
     error.__cause__ = OSError(f"no way to {KEY}")
     assert keys.redacted(error, KEY).__cause__ is None
     assert keys.redacted(error, "sk-another-key").__cause__ is error.__cause__
+
+
+FORGED = "down\r\n2026-01-01 ERROR root: stolen \x1b[31m\u202e\x9b\u2028end"
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize("client", [httpx, httpx2], ids=lambda library: library.__name__)
+def test_a_key_in_a_reason_phrase_does_not_reach_the_clients_log(client: Any, caplog: pytest.LogCaptureFixture) -> None:
+    head = b"HTTP/1.1 401 bad key Bearer sk-0123456789abcdef\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head)
+        await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server, client.AsyncClient() as own:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            adapter = OpenAIChat(base_url=url, api_key="sk-0123456789abcdef", client=own)
+            with pytest.raises(LLMError):
+                await rxllm.generate(Engine(adapter, model="m", retry=False), "Hi")
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(main())
+    assert '"HTTP/1.1 401 Unauthorized"' in caplog.text
+    assert "sk-" not in caplog.text
+
+
+@pytest.mark.sockets
+def test_the_providers_words_in_a_log_line_are_one_printable_line(caplog: pytest.LogCaptureFixture) -> None:
+    refused = Reply.of_json({"error": {"message": f"{FORGED} sk-0123456789abcdef", "type": "server_error"}}, 503)
+    retry = {"max_attempts": 2, "base_delay": 0.0, "jitter": 0.0}
+    with Loopback(refused) as server:
+        adapter = OpenAIChat(base_url=server.url, api_key="sk-0123456789abcdef")
+        response = rxllm.generate(Engine(adapter, model="m", retry=retry), "Hi").pipe(ops.errors_as_events())
+        response.to_list().run()
+    (line,) = [record.getMessage() for record in caplog.records if "attempt 1" in record.getMessage()]
+    assert "stolen" in line
+    assert line.isprintable()
+    assert "sk-" not in line
+
+
+def test_the_names_of_a_providers_fields_are_printable_in_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("rxllm")
+    log.warning("%s: %s; %r", "openai", Odd(("a\nb\x1b",), "c\u202e", "a text"), ValueError("\x1b"))
+    log.warning("%s", "two lines\nof rxllm's own, \x1b[2J")
+    log.warning("%d of %.1f: %.3s", 3, 2.5, "abcdef")
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0].isprintable()
+    assert lines[1:] == ["two lines\nof rxllm's own, \\x1b[2J", "3 of 2.5: abc"]

@@ -312,6 +312,49 @@ def test_a_stream_that_is_written_twice_fails_the_call() -> None:
     assert "text is written twice" in error_of(events).message
 
 
+@pytest.mark.parametrize("name", ["path", "p\\u0061th"])
+@pytest.mark.parametrize("value", ['"/etc/passwd"', "1", '["x"]', '{"x": 1}', "null", '"safe"'])
+@pytest.mark.parametrize("cuts", [(), (30,), (36, 40), (41,)])
+def test_a_plain_argument_that_is_written_again_fails_the_call(name: str, value: str, cuts: tuple[int, ...]) -> None:
+    save, _ = saving()
+    first = '{"path": "safe", "text": "hello'
+    rest = f'", "{name}": {value}}}'
+    whole = first + rest
+    events = stepped(dictating("save", first, *pieces_of(rest, *(cut - 30 for cut in cuts))), save)
+    assert "path is written twice" in error_of(events).message
+    assert json.loads(whole)["path"] == json.loads(value)
+
+
+def test_a_tool_that_ended_before_an_argument_is_written_again_has_failed() -> None:
+    @tool(eager=True)
+    async def first(path: str, text: Stream[str]) -> str:
+        async for piece in text:
+            return f"{path}: {piece}"
+        return ""
+
+    async def until(number: int) -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    pieces = ['{"path": "safe", "text": "hello', '"', ', "path": "/etc/passwd"}']
+    for policy in ("continue", "halt"):
+        events = stepped(dictating("first", *pieces, until=until), first, on_tool_error=policy)
+        assert "path is written twice" in error_of(events).message
+        assert result(events).done == (policy == "halt")
+    same = stepped(dictating("first", *pieces[:2], ', "path": "safe"}', until=until), first)
+    assert contents(result(same))["c1"] == "safe: hello"
+
+
+def test_a_plain_argument_that_is_written_again_before_the_tool_starts_is_what_runs_and_what_is_recorded() -> None:
+    save, read = saving()
+    events = stepped(dictating("save", '{"path": "a", "path": "b", "text": "c', '"}'), save)
+    assert read[0] == "b"
+    assert [e.arguments["path"] for e in events if isinstance(e, ToolExecutionStarted | ToolCallCompleted)] == [
+        "b",
+        "b",
+    ]
+
+
 def test_an_optional_argument_that_is_not_there_yet_makes_it_wait_for_the_call() -> None:
     @tool(eager=True)
     async def save(path: str, mode: str = "w", *, text: Stream[str]) -> str:

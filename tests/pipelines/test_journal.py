@@ -263,6 +263,8 @@ def test_a_file_that_ends_anywhere_is_read_again(tmp_path: Path) -> None:
         (b"\n", "line 1"),
         (b"\x89PNG\r\n\x1a\n", "line 1"),
         (b'{"request_key": "k", "response": {}}\n{"request_key": "k", "resp\n', "line 2"),
+        (b'{"request_key": "k", "response": %b%b}\n' % (b"[" * 3000, b"]" * 3000), "line 1"),
+        (b"%b%b\n" % (b"[" * 100_000, b"]" * 100_000), "line 1"),
     ],
 )
 def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path: Path, content: bytes, place: str) -> None:

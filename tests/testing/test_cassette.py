@@ -12,7 +12,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from rxllm import (
     user,
 )
 from rxllm import operators as ops
+from rxllm.adapters import Vertex
 from rxllm.events import Event
 from rxllm.testing import Cassette, Script, assert_adapter, replay_file, strategies
 from rxllm.testing._rules import becomes
@@ -237,6 +240,49 @@ def test_no_key_is_ever_written(path: Path, wire: Any, place: str) -> None:
     assert CANARY not in path.read_text()
     assert "another-long-key" not in path.read_text()
     assert CANARY not in repr(cassette)
+
+
+async def later() -> str:
+    return f"{CANARY}-1"
+
+
+KEYS: dict[str, Callable[[], dict[str, Any]]] = {
+    "function": lambda: {"api_key": lambda: f"{CANARY}-1"},
+    "coroutine function": lambda: {"api_key": later},
+    "refreshed": lambda: {"api_key": map(f"{CANARY}-{{}}".format, count(1)).__next__},
+}
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize("place", ["adapter", "call"])
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_key_that_a_function_returns_is_never_written(path: Path, kind: str, place: str) -> None:
+    def repeat(request: Any) -> Reply:
+        return Reply(chat_body(json.dumps(dict(request.headers))))
+
+    key = KEYS[kind]()
+    with Loopback(repeat) as server:
+        cassette = Cassette(path, live(server, **(key if place == "adapter" else {})), "record")
+        for _ in range(2):
+            ask(cassette, include_raw_chunks=True, **(key if place == "call" else {})).to_list().run()
+    assert "[key]" in path.read_text()
+    assert CANARY not in path.read_text()
+
+
+@pytest.mark.sockets
+def test_the_token_of_googles_credentials_is_never_written(path: Path) -> None:
+    credentials = pytest.importorskip("google.oauth2.credentials").Credentials(CANARY)
+
+    def repeat(request: Any) -> Reply:
+        part = {"text": f"You sent {request.headers['authorization']}."}
+        chunk = {"candidates": [{"content": {"parts": [part]}, "finishReason": "STOP"}]}
+        return Reply([b"data: %b\n\n" % json.dumps(chunk).encode()])
+
+    with Loopback(repeat) as server:
+        cassette = Cassette(path, Vertex(base_url=server.url, project="p", credentials=credentials), "record")
+        ask(cassette, model="gemini-2.5-pro", include_raw_chunks=True).to_list().run()
+    assert "You sent [key]." in path.read_text()
+    assert CANARY not in path.read_text()
 
 
 @pytest.mark.parametrize("speed", [math.inf, 1.0, 2.0])

@@ -211,6 +211,9 @@ END = '{"at": 2.0, "completed": true}'
         ('{"at": 1.0, "completed": true, "disposed": true}', 1),
         ('{"at": 1.0, "completed": true, "more": 1}', 1),
         (f"{GOOD}\n\n{END}", 2),
+        (f'{{"at": 1.0, "next": {"[" * 3000}{"]" * 3000}}}\n{END}', 1),
+        (f'{GOOD}\n{{"at": 1.0, "error": {"[" * 100_000}{"]" * 100_000}}}', 2),
+        (f"{'[' * 3000}{']' * 3000}", 1),
     ],
 )
 def test_a_bad_file_is_an_error_that_names_its_line(path: Path, text: str, line: int) -> None:

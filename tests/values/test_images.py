@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 import pytest
 from hypothesis import given
@@ -79,6 +80,13 @@ def test_what_is_no_data_uri(uri: str) -> None:
     with pytest.raises(ValidationError) as caught:
         Image.from_data_uri(uri)
     assert caught.value.errors == ((("source",), "invalid_data_uri"),)
+
+
+@given(st.text("%4x", max_size=30), st.integers(3, 6))
+def test_a_data_uri_is_unescaped_the_same_however_it_is_sliced(text: str, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rxllm.values.images._SLICE", size)
+        assert Image.from_data_uri(f"data:text/plain,{text}").to_binary() == unquote_to_bytes(text)
 
 
 @pytest.mark.parametrize("text", ["!", "é", "AAA", "AA==\n\n"])

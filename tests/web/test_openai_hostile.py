@@ -198,6 +198,32 @@ def test_more_requests_than_there_is_place_for() -> None:
         clients.pop().close()
 
 
+@pytest.mark.sockets
+def test_a_body_that_arrives_slowly_takes_no_place() -> None:
+    with Served.of(Fake("Hello"), max_requests=1) as server:
+        slow = [connected(server, b'{"model": "m0", ', length=10_000) for _ in range(3)]
+        assert text_of(post(server, HI)) == "Hello"
+        for client in slow:
+            client.close()
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize("length", ["9" * 5000, "0" * 5000 + "9" * 20])
+def test_a_huge_content_length_is_too_large(length: str) -> None:
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions"}
+    scope |= {"headers": [(b"content-length", length.encode())]}
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError("the body is read")
+
+    asyncio.run(web.openai_app({"m": Fake("Hi")})(scope, receive, send))
+    assert sent[0]["status"] == 413
+
+
 def answer_to(body: bytes, engine: Any = None, path: str = "chat/completions", method: str = "POST") -> httpx.Response:
     app = web.openai_app({"m0": engine or Fake("Hello")})
 

@@ -329,7 +329,7 @@ def test_what_the_client_shows_of_a_scene_by_hand() -> None:
             "toolName": "pay",
             "state": "approval-requested",
             "input": {"amount": 5},
-            "approval": {"id": "c1/c2"},
+            "approval": {"id": web.approval_id(ToolCall("c1/c2", "pay", {"amount": 5}))},
         },
         {"type": "data-weather", "data": {"degrees": 20}},
         {
@@ -372,9 +372,10 @@ def test_a_resumed_chat_goes_on_in_the_message_of_the_client(approved: bool, sta
     (before,) = judged([framed(halted)])
     message = before["message"]
     part = message["parts"][-1]
-    assert (part["state"], part["approval"]) == ("approval-requested", {"id": "c1"})
-    part |= {"state": "approval-responded", "approval": {"id": "c1", "approved": approved}}
     result: Any = halted[-1]
+    shown = {"id": web.approval_id(result.result.pending_tool_calls[0])}
+    assert (part["state"], part["approval"]) == ("approval-requested", shown)
+    part |= {"state": "approval-responded", "approval": {**shown, "approved": approved}}
     incoming = web.from_ui({"messages": [message]}, result.result)
     resumed = list(
         rxllm.stream_resume(

@@ -73,12 +73,36 @@ def test_what_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert authorization(Bedrock(headers={"Authorization": "Basic x"}, credentials=own)) == "Basic x"
 
 
+OWN = (
+    "https://bedrock-runtime.us-east-1.amazonaws.com",
+    "https://bedrock-runtime-fips.us-east-1.amazonaws.com/",
+    "https://bedrock-runtime.cn-north-1.amazonaws.com.cn:443",
+    "https://bedrock-runtime.us-east-1.api.aws",
+    "https://vpce-0a1b-c2d3-us-east-1a.bedrock-runtime.us-east-1.vpce.amazonaws.com",
+)
+OTHERS = (
+    "http://127.0.0.1:1",
+    "https://proxy.example",
+    "https://amazonaws.com.example",
+    "https://some-bucket.s3.amazonaws.com",
+    "https://bedrock-runtime.s3.us-east-1.amazonaws.com",
+    "https://abc123.execute-api.us-east-1.amazonaws.com/prod",
+    "https://bedrock-runtime.us-east-1.amazonaws.com.example",
+    "https://bedrock-runtime.us-east-1.amazonaws.com@proxy.example",
+    "https://bedrock-runtime.us-east-1.elb.amazonaws.com",
+    "https://x-bedrock-runtime.us-east-1.amazonaws.com",
+    "http://bedrock-runtime.us-east-1.amazonaws.com",
+)
+
+
 def test_credentials_from_the_chain_are_for_amazon_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDENV")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a-session-token")
-    for url in ("http://127.0.0.1:1", "https://proxy.example", "https://amazonaws.com.example"):
-        assert authorization(Bedrock(base_url=url)) == ""
+    for url in OTHERS:
+        assert authorization(Bedrock(base_url=url, region="us-east-1")) == "", url
+    for url in OWN:
+        assert authorization(Bedrock(base_url=url, region="us-east-1")) == "AWS4-HMAC-SHA256 Credential=AKIDENV", url
     endpoint = sent(Bedrock(base_url="https://vpce-1.bedrock-runtime.eu-west-1.vpce.amazonaws.com", region="eu-west-1"))
     assert endpoint.headers["x-amz-security-token"] == "a-session-token"
 

@@ -79,3 +79,16 @@ def test_gpt_is_asked_as_openais_client_asks_it(login: dict[str, str]) -> None:
         theirs = server.requests[-1]
     assert (ours.method, ours.path, signer(ours)) == (theirs.method, theirs.path, signer(theirs))
     assert (ours.json["model"], ours.json["stream"]) == (GPT, True)
+
+
+@pytest.mark.parametrize("login", [{"api_key": "k"}, {"credentials": Credentials(*KEYS)}])
+def test_the_rest_of_an_answer_is_asked_for_in_the_region_and_with_the_login(login: dict[str, Any]) -> None:
+    adapter = MantleResponses(region=REGION, **login)
+    answer = adapter.kept_answer(None, adapter.decoder(Request((), GPT, options={"background": True})))
+    assert answer is not None
+    answer.reopen("r1")
+    for request in (answer.resume(Call()), answer.stop(Call())):
+        assert request.url.host == f"bedrock-mantle.{REGION}.api.aws"
+        assert request.url.path.startswith("/openai/v1/responses/r1")
+        how = "Bearer k" if "api_key" in login else f"AWS4-HMAC-SHA256 Credential={KEYS[0]}/"
+        assert request.headers["authorization"].startswith(how)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._usage_and_metadata import as_count, dicts
+from rxllm.adapters._usage_and_metadata import LONGEST_NAME, as_count, dicts, with_short_names
 from rxllm.values import Usage
 from rxllm.values.usage import whole
 from rxllm.wire.framing import BOM, JSONArrayDecoder, SSEDecoder
@@ -122,13 +122,15 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
         cached_input_tokens=whole(counters.get("cachedContentTokenCount")),
         reasoning_tokens=thoughts,
         total_tokens=whole(counters.get("totalTokenCount")),
-        extra=dict(_flatten((name, count) for name, count in counters.items() if name not in COUNTERS)),
+        extra=with_short_names(_flatten((name, count) for name, count in counters.items() if name not in COUNTERS)),
     )
 
 
 def _flatten(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
     for name, value in items:
-        if isinstance(value, list) and all(isinstance(item, dict) for item in cast(list[Any], value)):
+        if len(name) > LONGEST_NAME:
+            yield "", True
+        elif isinstance(value, list) and all(isinstance(item, dict) for item in cast(list[Any], value)):
             # [{"modality": "TEXT", "tokenCount": 3}, ...]
             for item in cast(list[dict[str, Any]], value):
                 yield f"{name}.{item.get('modality')}", item.get("tokenCount", 0)

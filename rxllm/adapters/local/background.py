@@ -62,6 +62,10 @@ class LocalAnswer:
         return self._decoder.count
 
     @property
+    def progress(self) -> int:
+        return self._decoder.count
+
+    @property
     def is_running(self) -> bool:
         return not self._decoder.is_complete
 

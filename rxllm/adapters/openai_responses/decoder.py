@@ -74,12 +74,15 @@ _SILENT = frozenset(
         "response.custom_tool_call_input.done",
         "response.code_interpreter_call_code.done",
         "response.compaction.compacting",
-        "keepalive",
-        "response.keepalive",
-        "ping",
     }
 )
-"""The types of frames that only repeat other frames or keep the connection open."""
+"""The types of frames that only repeat other frames."""
+
+PINGS = frozenset({"keepalive", "response.keepalive", "ping"})
+"""The types of frames that keep the connection open."""
+
+CONTENT = _HANDLERS.keys() | _SILENT
+"""The types of frames that are a part of the answer, apart from its first and last frames."""
 
 
 class ResponsesDecoder(FrameDecoder):
@@ -115,7 +118,7 @@ class ResponsesDecoder(FrameDecoder):
             self._output.receive(handler, frame, data)
         elif frame.type in ENDED:
             self._complete(to_item(frame.response), {"copilot_usage": frame.copilot_usage})
-        elif frame.type not in NAMED and frame.type not in _SILENT:
+        elif frame.type not in NAMED and frame.type not in _SILENT and frame.type not in PINGS:
             self._read_other(kind, frame, read_json(data))
 
     def _read_other(self, kind: str, frame: Frame, fields: Item) -> None:

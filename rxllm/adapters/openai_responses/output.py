@@ -120,6 +120,21 @@ class Output:
                 slot = slot or (others[kind].popleft() if others[kind] else self._begin(index, item))
                 self._end_item(slot, item)
 
+    def is_part_of(self, items: Sequence[Item]) -> bool:
+        """Return whether all text and all calls so far are the beginning of `items`, the output of a final response."""
+        read = [slot.text or "".join(slot.pieces["text"]) for slot in self._slots if slot.kind == "message"]
+        waiting = [frame.delta for handler, frame, _ in self._waiting if handler in (Output.on_text, Output.on_refusal)]
+        texts = [_text_of(part) for item in items if item.get("type") == "message" for part in _parts_of(item)]
+        if not "".join(texts).startswith("".join([*read, *(text for text in waiting if isinstance(text, str))])):
+            return False
+        calls = {str(item.get("call_id")): item for item in items if is_call(item)}
+        return all(
+            (call_name(item := calls.get(slot.wire_id, {})), item.get("type")) == (slot.tool, slot.kind)
+            and call_arguments(item).startswith("".join(slot.pieces["arguments"]))
+            for slot in self._calls.values()
+            if not slot.is_server
+        )
+
     def _slot_of(self, item: Item) -> Slot | None:
         slots = (self._by_id.get(item_id(item)), self._calls.get(str(item.get("call_id"))))
         return next((slot for slot in slots if slot is not None and slot.kind == item.get("type")), None)
@@ -286,8 +301,9 @@ class Output:
             self._blocks.part(ProviderPart(self.provider, item))
 
     def _end_message(self, slot: Slot, item: Item) -> None:
-        parts = as_items(item.get("content"))
-        rests = slot.missing("text", [str(part.get("text") or part.get("refusal") or "") for part in parts])
+        parts = _parts_of(item)
+        texts = [_text_of(part) for part in parts]
+        rests, slot.text = slot.missing("text", texts), "".join(texts)
         for place, (part, rest) in enumerate(zip(parts, rests, strict=True)):
             id = self._block("text", slot, place) if rest else None
             match part:
@@ -332,6 +348,14 @@ class Output:
             self._blocks.file(file)
 
 
+def _parts_of(message: Item) -> list[Item]:
+    return as_items(message.get("content"))
+
+
+def _text_of(part: Item) -> str:
+    return str(part.get("text") or part.get("refusal") or "")
+
+
 Handler = Callable[[Output, Frame, bytes], None]
 """Reads one type of frame. It is a method of `Output`."""
 
@@ -339,10 +363,10 @@ Handler = Callable[[Output, Frame, bytes], None]
 class Slot:
     """An output item that is still being streamed.
 
-    `pieces` contains the deltas of each kind. `parts` contains the indices of the parts that were announced. If the
-    item is a tool call, `tool` is the tool's name and `call_id` is the call's id in events. `open_argument` is the
-    argument that receives free text. `commands` writes the arguments of a shell call. `call` is the slot itself if the
-    item is a call. If the item is a call's result, `call` is the slot of that call.
+    `pieces` contains the deltas of each kind. `text` is the text of a finished message. `parts` contains the indices of
+    the parts that were announced. If the item is a tool call, `tool` is the tool's name and `call_id` is the call's id
+    in events. `open_argument` is the argument that receives free text. `commands` writes the arguments of a shell call.
+    `call` is the slot itself if the item is a call. If the item is a call's result, `call` is the slot of that call.
     """
 
     def __init__(self, number: int, item: Item) -> None:
@@ -350,6 +374,7 @@ class Slot:
         self.id = item_id(item)
         self.kind = str(item["type"])
         self.pieces: defaultdict[str, list[str]] = defaultdict(list)
+        self.text = ""
         self.parts: set[int] = set()
         self.is_done = False
         self.wire_id = str(item.get("call_id") or self.id)

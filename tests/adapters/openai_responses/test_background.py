@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +38,17 @@ from tests.adapters.openai_responses.keeping import (
     recorded,
     text,
 )
-from tests.adapters.openai_responses.support import function, message
+from tests.adapters.openai_responses.support import (
+    COMPLETED,
+    CREATED,
+    added,
+    begun,
+    delta,
+    frame,
+    function,
+    message,
+    response,
+)
 from tests.closing import assert_closes
 from tests.examples import share
 from tests.waiting import until
@@ -720,6 +730,145 @@ def test_connections_that_bring_only_keep_alives_are_attempts() -> None:
     keeper = Keeper(PRIMES, [CUT], rest=ping)
     assert error_of(events_of(keeper, retry=AT_ONCE | {"max_attempts": 3})).reason == "truncated"
     assert (len(keeper.gets), keeper.stops) == (2, ["r1"])
+
+
+IDLE: dict[str, Callable[[int], bytes]] = {
+    "keep-alives": lambda after: frame("keepalive"),
+    "numbered keep-alives": lambda after: frame("keepalive", sequence_number=after + 1),
+    "a heartbeat": lambda after: frame("x.heartbeat"),
+    "a numbered heartbeat": lambda after: frame("x.heartbeat", sequence_number=after + 1),
+    "an unknown frame": lambda after: frame("response.novel", sequence_number=after + 1, x=1),
+    "states": lambda after: response("in_progress").replace(b"{", b'{"sequence_number":%d,' % (after + 1), 1),
+    "the end marker": lambda after: b"data: [DONE]\n\n",
+    "what was read before": lambda after: PRIMES[after],
+}
+"""Connections that deliver nothing new of the answer, from the number of the last frame."""
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("name", IDLE)
+def test_only_a_new_part_of_the_answer_renews_the_attempts(name: str, raw: bool) -> None:
+    idle = IDLE[name]
+    keeper = Keeper(PRIMES, [CUT], rest=lambda frames, after: [idle(after)] if len(keeper.gets) < 20 else [b"?"])
+    with Loopback(keeper) as server:
+        answer = stream_generate(engine(server, retry=AT_ONCE | {"max_attempts": 4}), "Hi", include_raw_chunks=raw)
+        events = answer.to_list().run()
+    assert error_of(events).reason == "truncated"
+    assert text_of(events) == "2, 3, "
+    assert (len(keeper.posts), len(keeper.gets), keeper.stops) == (1, 3, ["r1"])
+
+
+def unnumbered(part: bytes, number: Any) -> bytes:
+    old = b'"sequence_number":%d,' % (number_of(part) or 0)
+    return part.replace(old, b"" if number is None else b'"sequence_number":%b,' % number)
+
+
+@pytest.mark.parametrize(
+    "number", [None, b'"5"', b"5.0", b"true", b"null", b"[5]", b'"x"', b"-5", b"1e400", b"5.5", b"9" * 400]
+)
+def test_a_part_of_the_rest_without_a_whole_number_is_never_read_twice(number: bytes | None) -> None:
+    def rest(frames: list[bytes], after: int) -> list[bytes]:
+        return [unnumbered(PRIMES[5], number)] if len(keeper.gets) < 20 else [b"?"]
+
+    keeper = Keeper(PRIMES, [CUT], rest=rest)
+    events = events_of(keeper, retry=AT_ONCE | {"max_attempts": 4})
+    assert error_of(events).reason == "truncated"
+    assert text_of(events) == "2, 3, "
+    assert (len(keeper.posts), keeper.stops) == (1, ["r1"])
+    assert len(keeper.gets) <= 3
+
+
+@pytest.mark.parametrize("number", [b'"%d"', b"%d.0"])
+def test_a_part_that_was_read_before_is_dropped_however_its_number_is_written(number: bytes) -> None:
+    def rest(frames: list[bytes], after: int) -> list[bytes]:
+        again = [unnumbered(part, number % index) for index, part in enumerate(frames[: after + 1])]
+        return [*again, *frames_after(frames, after)]
+
+    assert events_of(Keeper(PRIMES, [CUT], rest=rest)) == WHOLE
+
+
+def test_after_a_part_without_a_number_the_answer_cannot_be_resumed() -> None:
+    frames = [unnumbered(part, None) if index == 4 else part for index, part in enumerate(PRIMES)]
+    keeper = Keeper(frames, [len(b"".join(frames[:5]))])
+    assert error_of(events_of(keeper)).reason == "truncated"
+    assert (keeper.gets, keeper.stops) == ([], ["r1"])
+
+
+ANOTHER = response("completed", id="r2")
+OUTPUT = {"output": [message("m1", "9")]}
+FOREIGN: dict[str, Reply | Callable[[int], bytes]] = {
+    "a frame with another id": lambda after: numbered(ANOTHER, after + 1),
+    "a frame with an odd id": lambda after: numbered(response("completed", id=1), after + 1),
+    "a frame without a number": lambda after: COMPLETED,
+    "a frame with another text": lambda after: numbered(response("completed", **OUTPUT), after + 1),
+    "a state with another id": lambda after: numbered(response("in_progress", id="r2"), after + 1) + ANOTHER,
+    "a state without a number": lambda after: response("in_progress", id="r2"),
+    "a document with another id": document("completed", "2, 3, 5.", id="r2"),
+    "a document of another answer that is not complete": document("queued", id="r2"),
+    "a document with another text": document("completed", "9"),
+    "a document with less text": document("completed", "2, "),
+    "a document without text": document("completed"),
+    "an incomplete document without text": document("incomplete"),
+    "a document with a call and another text": document(
+        "completed", output=[message("m1", "9"), function("i", "a", "{}")]
+    ),
+}
+
+
+def numbered(part: bytes, number: int) -> bytes:
+    return part.replace(b"data: {", b'data: {"sequence_number":%d,' % number)
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_the_rest_of_another_answer_is_an_error_and_only_the_own_answer_is_stopped(name: str) -> None:
+    reply = FOREIGN[name]
+    keeper = Keeper(PRIMES, [CUT], rest=replies(reply if isinstance(reply, Reply) else lambda _, after: [reply(after)]))
+    events = events_of(keeper)
+    assert error_of(events).reason == "truncated"
+    assert text_of(events) == "2, 3, "
+    assert (len(keeper.posts), keeper.gets, keeper.stops) == (1, [4], ["r1"])
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        [],
+        [function("i0", "b", '{"x":1}')],
+        [function("i0", "a", '{"x":1}') | {"name": "g"}],
+        [function("i0", "a", '{"y":2}')],
+        [function("i0", "a", '{"x"')],
+    ],
+)
+def test_a_document_without_the_call_so_far_is_an_error(output: list[Any]) -> None:
+    keeper = Keeper(CALLS, [len(b"".join(CALLS[:4]))], rest=replies(document("completed", output=output)))
+    events = events_of(keeper)
+    assert error_of(events).reason == "truncated"
+    assert keeper.stops == ["r1"]
+
+
+def test_text_that_waits_for_a_thought_is_compared_too() -> None:
+    frames = number(
+        CREATED
+        + added(0, {"type": "reasoning", "id": "t", "summary": []})
+        + begun(1, "m1")
+        + delta("output_text", 1, "m1", "2")
+    )
+    keeper = Keeper([*frames, b": more\n\n"], [len(b"".join(frames))], rest=replies(document("completed", "9")))
+    assert error_of(events_of(keeper)).reason == "truncated"
+
+
+def test_a_later_id_is_neither_asked_for_nor_stopped() -> None:
+    frames = [PRIMES[0], numbered(response("in_progress", id="r2"), 1), *number(text("2, ", "3."))[1:]]
+    frames = [unnumbered(part, b"%d" % index) for index, part in enumerate(frames)]
+    keeper = Keeper(frames, [len(b"".join(frames[:5]))], rest=replies(REFUSED["forgotten"][0]))
+    with Loopback(keeper) as server:
+        stream_generate(engine(server), "Hi").to_list().run()
+    paths = {request.path.partition("?")[0] for request in server.requests[1:]}
+    assert paths == {"/responses/r1", "/responses/r1/cancel"}
+    odd = [frames[0].replace(b'"id":"r1"', b'"id":"../r1"'), *frames[1:]]
+    with Loopback(Reply([b"".join(odd[:5]), Cut.RESET])) as server:
+        stream_generate(engine(server), "Hi").to_list().run()
+    assert [request.path for request in server.requests] == ["/responses"]
 
 
 def test_a_key_that_does_not_arrive_does_not_delay_the_end(

@@ -26,6 +26,7 @@ class Bedrock(AWSAdapter):
 
     provider = PROVIDER
     service = "bedrock"
+    host = "bedrock-runtime"
     default_base_url = "https://bedrock-runtime.REGION.amazonaws.com"
     base_url_variable = "AWS_ENDPOINT_URL_BEDROCK_RUNTIME"
 
@@ -51,7 +52,7 @@ class Mantle(AWSAdapter):
     """What the adapters for Bedrock Mantle share. Its models have names such as ``openai.gpt-oss-120b``."""
 
     provider = "bedrock-mantle"
-    service = "bedrock-mantle"
+    service = host = "bedrock-mantle"
 
 
 class MantleChat(Mantle, OpenAIChat):

@@ -1,7 +1,8 @@
 """Log in to AWS as botocore does.
 
 An API key is sent as a bearer token. Without one, each attempt of a call is signed (Signature Version 4): with the
-adapter's credentials or, at Amazon's own addresses, with those that botocore finds in variables, files or the machine.
+adapter's credentials or, at the addresses of Amazon's Bedrock, with those that botocore finds in variables, files or
+the machine.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from rxllm.values import Call
 if TYPE_CHECKING:
     import httpx
 
-_IS_AMAZON = re.compile(r"https://[\w.-]+\.(amazonaws\.com(\.cn)?|api\.aws)(:\d+)?(/|$)")
+_HOST = r"https://(vpce-[\w-]+\.)?{}(-fips)?\.[\w-]+\.(vpce\.)?(amazonaws\.com(\.cn)?|api\.aws)(:\d+)?([/?#]|$)"
+"""The addresses of a service of Amazon: anybody can own others, such as those of buckets."""
 
 
 class AWSAdapter(HTTPAdapter):
@@ -37,6 +39,9 @@ class AWSAdapter(HTTPAdapter):
     needs_key = False  # credentials also work
     service: str
     """The service's name in signatures."""
+
+    host: str
+    """The first part of the service's host name."""
 
     def __init__(self, *, region: str | None = None, credentials: Any = None, **connection: Any) -> None:
         super().__init__(**connection)
@@ -53,18 +58,28 @@ class AWSAdapter(HTTPAdapter):
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
         """Build the request, and sign it unless it has a key."""
-        if self.base_url == self.default_base_url:
-            path = self.default_base_url.replace("REGION", self._find_region()) + path
-        built = super().post(path, body, call, headers=headers)
+        return self._signed(super().post(self._address(path), body, call, headers=headers), call)
+
+    def get(self, path: str, call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
+        """Build the request, and sign it unless it has a key."""
+        return self._signed(super().get(self._address(path), call, headers=headers), call)
+
+    def _address(self, path: str) -> str:
+        is_default = self.base_url == self.default_base_url
+        return self.default_base_url.replace("REGION", self._find_region()) + path if is_default else path
+
+    def _signed(self, built: httpx.Request, call: Call) -> httpx.Request:
         if self._signs(call):
-            signed = {"content-type": built.headers["content-type"]}  # a proxy may change the other headers
+            # A proxy may change the other headers.
+            signed = {name: text for name, text in built.headers.items() if name == "content-type"}
             request = AWSRequest(built.method, str(built.url), data=built.read(), headers=signed)
             SigV4Auth(self._find_credentials(), self.service, self._find_region()).add_auth(request)
             built.headers.update(dict(request.headers.items()))
         return built
 
     def _signs(self, call: Call) -> bool:
-        is_amazon = self.base_url == self.default_base_url or _IS_AMAZON.match(self.base_url)
+        is_own = re.match(_HOST.format(self.host), self.base_url, re.IGNORECASE)
+        is_amazon = self.base_url == self.default_base_url or is_own
         if not (self.credentials or is_amazon) or self.key(call):
             return False
         return "authorization" not in {name.lower() for name in (*self.headers, *call.headers)}
