@@ -83,6 +83,8 @@ class Call:
     * `retry`: the retry policy, which also applies when the adapter reconnects. After a reconnection, the adapter
       calls ``on_reattached(seconds, error)``.
     * `on_lost`: called with an error if an earlier process's answer has been lost. The request is then sent again.
+    * `on_retry`: called with an error before the adapter itself sends a changed request, because the server refused
+      part of the first one.
 
     The repr omits the API key and all headers.
     """
@@ -98,6 +100,7 @@ class Call:
     retry: Any = None
     on_reattached: Callable[[float, Exception], object] | None = field(default=None, repr=False)
     on_lost: Callable[[Exception], object] | None = field(default=None, repr=False)
+    on_retry: Callable[[Exception], object] | None = field(default=None, repr=False)
 
 
 BYTES_PER_TOKEN = 4

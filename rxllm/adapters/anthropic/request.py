@@ -29,6 +29,7 @@ from rxllm.adapters._requests import (
 )
 from rxllm.adapters._sent_schemas import ANTHROPIC, narrowed
 from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS, THOUGHTS
+from rxllm.adapters.anthropic.refused_thoughts import mode_of, with_beta
 from rxllm.values import (
     FilePart,
     Image,
@@ -73,6 +74,8 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
     tools = [_tool(tool, provider) for tool in request.tools]
     options = with_tools(tools, request.options)
     entries = options.pop("system_entries", None)
+    mode_of(options)  # raises an error if the option is invalid
+    options.pop("refused_thoughts", None)
     messages = request.messages
     start = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
     by_entry = is_own and takes_entries(model) if entries is None else entries
@@ -95,7 +98,8 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
     if config and isinstance(body["output_config"], dict):
         body["output_config"] = {**config, **body["output_config"]}
     optional = ("system", "tools", "stop_sequences")
-    return {name: value for name, value in body.items() if value is not None and (value or name not in optional)}
+    sent = {name: value for name, value in body.items() if value is not None and (value or name not in optional)}
+    return with_beta(sent)
 
 
 COUNTED = (
