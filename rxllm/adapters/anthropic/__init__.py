@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rxllm.adapters._http import HTTPAdapter, counted
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters.anthropic.decoder import MessagesDecoder, use_type_as_code
 from rxllm.adapters.anthropic.refused_thoughts import resending
-from rxllm.adapters.anthropic.request import count_body, effort_fields, messages_body
+from rxllm.adapters.anthropic.request import count_body, effort_fields, ledger_of, messages_body
 from rxllm.adapters.http_base import missing_model, versioned
 from rxllm.events import Event
 from rxllm.runtime import Stream
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Anthropic", "effort_fields"]
+
+T = TypeVar("T")
 
 
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
@@ -101,14 +103,15 @@ class Anthropic(HTTPAdapter):
             headers["anthropic-beta"] = ",".join(betas)
         return self.post(path, body, call, headers=headers)
 
-    def _body(self, request: Request, body_of: Callable[..., dict[str, Any]] = messages_body) -> dict[str, Any]:
+    def _body(self, request: Request, body_of: Callable[..., T] = messages_body) -> T:
         return body_of(request, provider=self.provider, is_own=_IS_OWN.match(self.base_url) is not None)
 
     def key_headers(self, key: str) -> dict[str, str]:
         return super().key_headers(key) if _TAKES_BEARER.match(self.base_url) else {"x-api-key": key}
 
     def decoder(self, request: Request, *, raw: bool = False) -> MessagesDecoder:
-        return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw)
+        ledger = self._body(request, ledger_of)
+        return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw, ledger=ledger)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return use_type_as_code(http_error(self.provider, status, headers, body))

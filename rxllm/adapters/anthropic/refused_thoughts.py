@@ -73,6 +73,13 @@ def mode_of(options: Mapping[str, Any]) -> Literal["leave_out", "drop_block", "e
             return mode
 
 
+def leaves_out(options: Mapping[str, Any]) -> bool:
+    """Return whether thoughts that the server would refuse are left out before the first request."""
+    thinking = cast(Any, options.get("thinking"))
+    is_set = isinstance(thinking, Mapping) and "block_binding" in thinking
+    return mode_of(options) != "error" and not is_set
+
+
 def with_beta(body: Block) -> Block:
     """Return `body` with the beta that ``block_binding`` needs, if `body` has that field."""
     betas = cast(list[str], body.get("betas") or [])

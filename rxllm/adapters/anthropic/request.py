@@ -28,6 +28,7 @@ from rxllm.adapters._requests import (
     with_tools,
 )
 from rxllm.adapters._sent_schemas import ANTHROPIC, narrowed
+from rxllm.adapters.anthropic.bound_thoughts import Ledger, binds_thoughts
 from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS, THOUGHTS
 from rxllm.adapters.anthropic.refused_thoughts import mode_of, with_beta
 from rxllm.values import (
@@ -62,12 +63,22 @@ CARRIES: Carries = {
 
 
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the JSON body for `request`.
+    """Return the JSON body for `request`, without thoughts that the server would refuse.
 
     Opaque parts from other providers are left out. The option ``system_entries`` decides whether system messages after
     the start of the thread keep their role. By default, this depends on the model and on `is_own`, which is true if the
     server is Anthropic's own.
     """
+    body = _whole_body(request, provider, is_own)
+    return Ledger(request, body).body if binds_thoughts(request) else body
+
+
+def ledger_of(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> Ledger | None:
+    """Return the ledger of `request`, or None if its model does not bind thoughts."""
+    return Ledger(request, _whole_body(request, provider, is_own)) if binds_thoughts(request) else None
+
+
+def _whole_body(request: Request, provider: str, is_own: bool) -> dict[str, Any]:
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
     limit = default_max_tokens(model) if request.max_tokens is None else request.max_tokens

@@ -111,6 +111,11 @@ def refused(body: Block) -> list[Path]:
     return [fault.path for fault in judged(body)[0]]
 
 
+def thoughts_in(body: Block) -> list[Block]:
+    blocks = (block for _, said in turns_of(body) for _, block in said)
+    return [block for block in blocks if block["type"] in THOUGHTS]
+
+
 def signed(body: Block, blocks: Sequence[Block]) -> list[Block]:
     """Return the blocks of an answer to `body`, with signatures."""
     turns = turns_of(body)
