@@ -48,6 +48,7 @@ from rxllm.runtime import (
     within,
 )
 from rxllm.telemetry import (
+    PREFIX_NOTES,
     CallDetails,
     CallFinished,
     CallStarted,
@@ -303,6 +304,7 @@ class _SpanWithAttempts(Span):
             chunks=tuple(self._chunks),
             response_id=response.id,
             response_model=response.model,
+            notes={name: response.metadata[name] for name in PREFIX_NOTES if name in response.metadata},
         )
 
 

@@ -218,12 +218,13 @@ def test_an_answer_that_goes_on_after_a_pause_keeps_its_thoughts() -> None:
 )
 def test_digests_that_cannot_be_read_are_none(note: Any) -> None:
     conversation = played([("grow", 5)])
-    conversation.put(2, replace(conversation.thread[2], metadata={"prefix": note}))
+    conversation.put(2, replace(conversation.thread[2], metadata={"anthropic_prefix": note}))
     assert len(thoughts_in(conversation.body())) == 3
 
 
 def test_an_answer_remembers_only_what_is_new() -> None:
-    notes = [message.metadata["prefix"] for message in played([("grow", 5)] * 4).thread if message.role == "assistant"]
+    answers = [message for message in played([("grow", 5)] * 4).thread if message.role == "assistant"]
+    notes = [answer.metadata["anthropic_prefix"] for answer in answers]
     assert [len(note["turns"]) for note in notes] == [2, 3, 3, 3, 3]
     assert ["names" in note for note in notes] == [True, False, False, False, False]
 

@@ -2,8 +2,8 @@
 
 The models that `CHECKS` matches bind a thought to what comes before it, and refuse the request if that has changed:
 https://platform.claude.com/docs/en/build-with-claude/extended-thinking. So each answer's message remembers digests of
-the body that it answers, in ``metadata["prefix"]``. Later requests are compared with them, and thoughts that the server
-would refuse are left out of the body. The thread keeps them. A thought without digests is sent as it is.
+the body that it answers, in ``metadata["anthropic_prefix"]``. Later requests are compared with them, and thoughts that
+the server would refuse are left out of the body. The thread keeps them. A thought without digests is sent as it is.
 
 ==============================  ====================================================================================
 part of the body                rule
@@ -15,7 +15,7 @@ later messages, other settings  do not matter
 ==============================  ====================================================================================
 
 ==========  ========================================================================================================
-entry       ``metadata["prefix"]``
+entry       ``metadata["anthropic_prefix"]``
 ==========  ========================================================================================================
 system      digest of ``system``
 tools       digest of ``tools``
@@ -45,8 +45,8 @@ from rxllm.values.prefixes import PrefixReport
 
 Block = dict[str, Any]
 
-KEY = "prefix"
-"""The key of the digests in the metadata of an answer's message, and of the report in a response's metadata."""
+KEY = "anthropic_prefix"
+"""The key of the digests in the metadata of an answer's message."""
 
 
 def binds_thoughts(request: Request) -> bool:

@@ -161,8 +161,7 @@ class MessagesDecoder(FrameDecoder):
         if frame.input_transformations is not None:  # a second one comes from the model that a server fell back to
             self._transformations = dicts(frame.input_transformations)
             self.blocks.note({"input_transformations": frame.input_transformations})
-        if frame.diagnostics:
-            self.blocks.note(frame.diagnostics)
+        self.blocks.note(metadata_of(frame.diagnostics))
         if end is None:
             return
         if end.stop_reason:
@@ -186,7 +185,7 @@ class MessagesDecoder(FrameDecoder):
             drops = (entry for entry in self._transformations if entry.get("type") == "thinking_dropped")
             dropped = [text_of(entry.get("path")) for entry in drops]
             self.blocks.start(**{KEY: self._ledger.entry(self._content.thoughts, dropped)})
-            self.blocks.note({KEY: self._ledger.report} if self._ledger.report != PrefixReport() else {})
+            self.blocks.note({"prefix": self._ledger.report} if self._ledger.report != PrefixReport() else {})
         super().end(over=over)
 
     def error_of(self, payload: Any) -> AdapterError:
