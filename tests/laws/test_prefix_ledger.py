@@ -25,6 +25,7 @@ from tests.adapters.anthropic.binding import (
     signed,
     think,
     thoughts_in,
+    turns_of,
     use,
 )
 from tests.examples import examples
@@ -234,3 +235,14 @@ def test_other_models_get_every_thought_and_remember_nothing() -> None:
     assert ledger_of(request) is None
     changed = replace(request, messages=(system("Be long."), *request.messages[1:]))
     assert len(thoughts_in(json.loads(ADAPTER.build(changed, Call()).content))) == 3
+
+
+def test_a_thought_that_the_server_dropped_is_not_the_one_before_the_next() -> None:
+    conversation = played([("grow", 5), ("system", 1), ("grow", 5), ("grow", 5)])
+    ledger = ledger_of(conversation.request())
+    assert ledger is not None
+    blocks = [(path, block) for _, said in turns_of(ledger.body) for path, block in said]
+    sent = ["messages.{}.content.{}".format(*path) for path, block in blocks if "thinking" in block["type"]]
+    after = [ledger.entry([], dropped)["after"] for dropped in ([], sent[-1:], sent)]
+    assert [len(name) for name in after] == [16, 16, 0]
+    assert after[0] != after[1]

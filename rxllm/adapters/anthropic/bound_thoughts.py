@@ -81,23 +81,23 @@ class Ledger:
         self._end = len(turns) - bool(turns and turns[-1]["role"] == "assistant")
         thoughts = [_Thought(place, digest(signature)) for place, signature in thoughts_of(body)]
         kept = self._kept(thoughts) if leaves_out(request.options) else thoughts
-        self._thoughts = [(path_of(thought.place), thought.name) for thought in kept]
         sent = {thought.place for thought in kept}
         left_out = [thought for thought in thoughts if thought.place not in sent]
         self.body = _without(body, {thought.place for thought in left_out})
+        self._sent = [(path_of(place), digest(signature)) for place, signature in thoughts_of(self.body)]
         causes = {path_of(thought.place): self._cause(thought) for thought in left_out}
         self.report = PrefixReport(self._change(self._entries[-1]) if self._entries else None, causes)
 
     def entry(self, thoughts: Sequence[str], dropped: Collection[str] = ()) -> dict[str, Any]:
         """Return what the answer's message has to remember.
 
-        `thoughts` are the signatures of the answer's thoughts. `dropped` are the places of the thoughts that the server
-        has dropped from the request.
+        `thoughts` are the signatures of the answer's thoughts. `dropped` are the places, in the sent body, of the
+        thoughts that the server has dropped.
         """
         last = self._entries[-1] if self._entries else None
         start = last.end if last is not None and self._change(last) is None else 0
         names = {} if self._tools in self._known_tools else {"names": self._names}
-        read = [name for path, name in self._thoughts if path not in dropped]
+        read = [name for path, name in self._sent if path not in dropped]
         return {
             "system": self._system,
             "tools": self._tools,
