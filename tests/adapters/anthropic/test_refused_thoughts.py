@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import AdapterError, Engine, Thread
+from rxllm import AdapterError, Engine, Thread, ValidationError
 from rxllm.adapters import Anthropic, Vertex
 from rxllm.telemetry import CallFinished, RetryAttempt
 from rxllm.testing.loopback import Loopback, Reply
@@ -225,3 +225,10 @@ def test_what_is_sent_is_of_the_sdks_types():
         rxllm.chat(model, thread).run()
     for body in server.bodies:
         check(body)
+
+
+def test_another_value_of_the_option_is_refused_before_anything_is_sent():
+    with Loopback() as server:
+        with pytest.raises(ValidationError, match="refused_thoughts must be 'leave_out', 'drop_block' or 'error'"):
+            rxllm.generate(engine(server), "Hi", options={"refused_thoughts": "drop"}).run()
+        assert server.requests == []
