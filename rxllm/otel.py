@@ -68,6 +68,7 @@ OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry
 REATTACHED = "rxllm.reattached"
 STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
 METADATA, REQUEST_ID, QUEUED = "rxllm.metadata", "rxllm.request.id", "rxllm.queued"
+FIRST_CHANGE = "rxllm.prefix.first_change"
 # The names above that begin with "rxllm." are rxllm's own. They are not part of the conventions.
 
 _SAME = ("temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
@@ -263,6 +264,7 @@ class Traces(rxllm.telemetry.Tracer):
             RESPONSE_MODEL: details.response_model,
             FIRST_CHUNK: next(iter(details.chunks), None),
             ATTEMPTS: details.attempts if details.attempts > 1 else None,
+            FIRST_CHANGE: getattr(details.notes.get("prefix"), "first_change", None),
             **_tokens(usage),
         }
         if isinstance(value, rxllm.telemetry.CallFinished):

@@ -39,6 +39,7 @@ from rxllm.values.responses import FinishReason
 from rxllm.values.usage import Usage
 
 __all__ = [
+    "PREFIX_NOTES",
     "CallDetails",
     "CallFinished",
     "CallStarted",
@@ -88,7 +89,8 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
     is the caller's metadata. `address` and `port` identify the server. `queued` is how many seconds the call waited in
     ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` are the times at which the
     chunks of the answer arrived, in seconds since the request. They are recorded only for a `Tracer`. `response_id` and
-    `response_model` are reported by the provider.
+    `response_model` are reported by the provider. `notes` says what the request shares with the one before it, and what
+    the model did not read: the entries of the response's metadata that `PREFIX_NOTES` names.
     """
 
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -100,6 +102,21 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
     chunks: tuple[float, ...] = ()
     response_id: str | None = None
     response_model: str | None = None
+    notes: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+
+PREFIX_NOTES = (
+    "prefix",
+    "refused_thoughts",
+    "input_transformations",
+    "cache_miss_reason",
+    "prompt_cache_diagnostics",
+)
+"""The entries of a response's metadata about the request's prefix.
+
+The first two are rxllm's own: a `PrefixReport`, and the ``error`` and places of thoughts that the server refused. The
+others are the provider's.
+"""
 
 
 class CallStarted(_ModelSpan, frozen=True):

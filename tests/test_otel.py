@@ -314,6 +314,16 @@ def test_a_connection_that_is_replaced_is_an_event_of_the_call(seen: Seen) -> No
     assert event.attributes["seconds"] >= 0
 
 
+def test_a_call_has_the_first_change_of_its_request(seen: Seen) -> None:
+    report = rxllm.values.PrefixReport("tools: add", {"messages.1.content.0": "tools: add"})
+
+    async def adapter(request: Any, call: Any) -> Any:
+        yield rxllm.MessageCompleted(rxllm.assistant("Hi"), "stop", metadata={"prefix": report})
+
+    rxllm.generate(rxllm.Engine(adapter, model="small", observers=[seen.observer]), "Hi").run()
+    assert seen.named("chat small").attributes["rxllm.prefix.first_change"] == "tools: add"  # type: ignore[index]
+
+
 def test_retries_are_events_of_the_call(seen: Seen) -> None:
     retried(seen).run()
     span: Any = seen.named("chat small")

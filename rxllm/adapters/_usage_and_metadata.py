@@ -1,28 +1,31 @@
 """Convert response metadata to shared names, and counters to `Usage`.
 
-==========================  =======================================================================================
-metadata                    value
-==========================  =======================================================================================
-``service_tier``            the tier that handled the request, such as ``"default"``, ``"priority"`` or ``"on_demand"``
-``system_fingerprint``      an identifier for the server's configuration
-``provider``                the provider that a router, such as OpenRouter, passed the request to
-``native_finish_reason``    the finish reason exactly as the provider sent it to the router
-``timings``                 how long each step took, in the server's own names and units
-``content_filter_results``  Azure's most severe content-filter verdict on the answer, for each category
-``prompt_filter_results``   Azure's content-filter verdicts on the prompts
-``content_filters``         Azure's content-filter verdicts on the prompts and the answer (Responses API)
-``content_filter_result``   why Azure's content filter did not run
-``moderation``              the moderation verdicts, if the request asked for moderation
-``safety_ratings``          Gemini's safety ratings
-``traffic_type``            how Vertex AI bills the request
-``speed``                   the speed at which Anthropic ran the model: ``"standard"`` or ``"fast"``
-``channel``                 the channel of the model's latest thinking (Groq)
-``executed_tools``          the tools that Groq ran, with their results
-``related_questions``       follow-up questions that Perplexity suggests
-``venice_parameters``       the settings that Venice used, and the web pages that its search found
-``provider_metadata``       the route that Vercel's gateway chose for the request, and its cost
-``warnings``                warnings from watsonx, for example that a model will be withdrawn
-==========================  =======================================================================================
+============================  =======================================================================================
+metadata                      value
+============================  =======================================================================================
+``service_tier``              the tier that handled the request, such as ``"default"`` or ``"priority"``
+``system_fingerprint``        an identifier for the server's configuration
+``provider``                  the provider that a router, such as OpenRouter, passed the request to
+``native_finish_reason``      the finish reason exactly as the provider sent it to the router
+``timings``                   how long each step took, in the server's own names and units
+``content_filter_results``    Azure's most severe content-filter verdict on the answer, for each category
+``prompt_filter_results``     Azure's content-filter verdicts on the prompts
+``content_filters``           Azure's content-filter verdicts on the prompts and the answer (Responses API)
+``content_filter_result``     why Azure's content filter did not run
+``moderation``                the moderation verdicts, if the request asked for moderation
+``safety_ratings``            Gemini's safety ratings
+``traffic_type``              how Vertex AI bills the request
+``speed``                     the speed at which Anthropic ran the model: ``"standard"`` or ``"fast"``
+``channel``                   the channel of the model's latest thinking (Groq)
+``executed_tools``            the tools that Groq ran, with their results
+``related_questions``         follow-up questions that Perplexity suggests
+``venice_parameters``         the settings that Venice used, and the web pages that its search found
+``provider_metadata``         the route that Vercel's gateway chose for the request, and its cost
+``warnings``                  warnings from watsonx, for example that a model will be withdrawn
+``input_transformations``     the thoughts that Anthropic or OpenAI did not show to the model, and why
+``cache_miss_reason``         why Anthropic's cache was not used, if the request asked for ``diagnostics``
+``prompt_cache_diagnostics``  why OpenAI's cache was not used, if the request named a response to compare with
+============================  =======================================================================================
 """
 
 from __future__ import annotations
@@ -53,6 +56,9 @@ _NAMES = {
     "related_questions": "related_questions",
     "venice_parameters": "venice_parameters",
     "provider_metadata": "provider_metadata",
+    "input_transformations": "input_transformations",
+    "prompt_cache_diagnostics": "prompt_cache_diagnostics",
+    "cache_miss_reason": "cache_miss_reason",
 }
 _TIMES = ("queue_time", "prompt_time", "completion_time", "total_time")
 _SEVERITIES = ("safe", "low", "medium", "high")

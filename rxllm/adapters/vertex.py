@@ -19,10 +19,12 @@ from rxllm.adapters._http import HTTPAdapter, counted
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters.anthropic import request as claude
 from rxllm.adapters.anthropic.decoder import MessagesDecoder, use_type_as_code
+from rxllm.adapters.anthropic.refused_thoughts import resending
 from rxllm.adapters.gemini import API_KEYS, model_path
 from rxllm.adapters.gemini import request as gemini
 from rxllm.adapters.gemini.decoder import GeminiDecoder, use_status_as_code
 from rxllm.adapters.http_base import missing_model, versioned
+from rxllm.events import Event
 from rxllm.http import Decoder
 from rxllm.runtime import Stream
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, Request, TokenCount
@@ -134,7 +136,17 @@ class Vertex(HTTPAdapter):
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
         """Ask the server for the number of input tokens, and emit it."""
         field = "input_tokens" if _is_claude(request) else "totalTokens"
-        return counted(self, request, call, partial(self._post_body, is_count=True), field)
+
+        def count(request: Request, call: Call) -> Stream[TokenCount]:
+            return counted(self, request, call, partial(self._post_body, is_count=True), field)
+
+        return resending(count, claude.messages_body, request, call) if _is_claude(request) else count(request, call)
+
+    def stream(self, request: Request, call: Call) -> Stream[Event]:
+        """Return the answer's events. If Claude's thoughts are refused, the request is sent once more, without them."""
+        if not _is_claude(request):
+            return super().stream(request, call)
+        return resending(super().stream, claude.messages_body, request, call)
 
     def _post_body(self, request: Request, call: Call, *, is_count: bool = False) -> httpx.Request:
         if not request.model:
@@ -178,7 +190,7 @@ class Vertex(HTTPAdapter):
 
     def decoder(self, request: Request, *, raw: bool = False) -> Decoder:
         if _is_claude(request):
-            return MessagesDecoder(messages=request.messages, raw=raw)
+            return MessagesDecoder(messages=request.messages, raw=raw, ledger=claude.ledger_of(request))
         return GeminiDecoder(messages=request.messages, n=gemini.candidate_count(request), raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:

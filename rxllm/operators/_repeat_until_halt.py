@@ -133,7 +133,8 @@ def repeat_until_halt(
     - ``halt_when(step)`` returns True
     - `max_turns` steps have run, not counting a source that calls no model
 
-    After ``completed``, `max_turns` or `halt_when`, ``finalize(thread)`` runs one more step for a structured answer.
+    After ``completed``, `max_turns` or `halt_when`, ``finalize(thread)`` runs one more step for a structured answer. If
+    this step calls tools, ``finalize(thread)`` runs a second and last time.
 
     An ``on_error`` from the source is passed on. If a later step fails, the chat ends with an ``ErrorEvent`` and a
     ``ChatCompleted`` that contains the error. An ``ErrorEvent`` in the first step has the same effect. All steps
@@ -315,7 +316,7 @@ class _Chat:
             self._steer(step)
             return None if self._current.is_disposed else self._start_step(self._ask, self._turns + 1)
         if self._finalize is not None and self._first_end is None and reason in FINALIZED:
-            self._first_end, self._max_turns = reason, 1
+            self._first_end, self._max_turns, self._ask = reason, 2, self._finalize
             return self._start_step(self._finalize, 1)
         return self._result(reason, step.response.error)
 
@@ -326,7 +327,8 @@ class _Chat:
 
     def _start_step(self, ask: Ask, turns: int) -> Observable[Event]:
         self._turns = turns
-        interrupt = self._interrupt if turns < self._max_turns else None  # None if no step is left
+        can_steer = turns < self._max_turns and self._first_end is None  # a message needs a step that answers it
+        interrupt = self._interrupt if can_steer else None
         self._scope = replace(self._scope, usage=self._usage, is_steered=interrupt)
         step: Any = ask(self._thread)
         if not isinstance(step, Observable):
@@ -353,7 +355,7 @@ class _Chat:
                 return "max_turns" if self._turns >= self._max_turns else None
 
     def _is_steered(self) -> bool:
-        return self._steering.waits() and self._turns < self._max_turns
+        return self._steering.waits() and self._turns < self._max_turns and self._first_end is None
 
     def _result(self, reason: str, error: LLMError | None) -> ChatResult:
         last = self._steps[-1]

@@ -1,10 +1,14 @@
 """Generate responses, and run steps and chats.
 
-Many models cannot use tools and follow a JSON schema in the same request. So with ``structured_finalize=True``, the
-chat runs without its ``response_format``, and a final request without tools then asks for the structured answer. The
-final request is not sent if the chat halts early, for example for approval. Its last message is the user message
+Many models stop calling tools if they must also follow a JSON schema. So with ``structured_finalize=True``, the chat
+runs without its ``response_format``, and a final request then asks for the structured answer. The final request is not
+sent if the chat halts early, for example for approval. Its last message is the user message
 ``structured_finalize_nudge``, unless this option is ``""``. By default, a final request is sent if the chat has both
 tools and a schema, and the model has ``tools_with_schema=False`` in ``rxllm.models``.
+
+The final request has the same tools as the others, and ``tool_choice="none"``. Without them, the provider could not use
+its cache, and might refuse the model's earlier thoughts. If the model calls a tool all the same, the tool does not run,
+and the model is asked once more. Only a model with ``tools_with_schema=False`` gets a final request without tools.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from rxllm.pipelines.options import (
     with_options,
 )
 from rxllm.runtime import Deferred, Stream
-from rxllm.values import ChatResult, Request, Response, StepResult, Thread
+from rxllm.values import ChatResult, Request, Response, StepResult, Thread, ToolCall
 
 T = TypeVar("T")
 
@@ -133,15 +137,19 @@ def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepR
     return setup.returned_by("step", step_events(setup, as_thread(thread)).pipe(to_result), StepResult)
 
 
-def step_events(setup: Setup, thread: Thread) -> Stream[Event]:
+def step_events(setup: Setup, thread: Thread, **tool_options: Any) -> Stream[Event]:
+    """Return the events of one step. The setup's own tool options apply where `tool_options` has none."""
+
     def make() -> Stream[Event]:
         events = model_events(setup, Request(thread.messages))
-        return setup.observe_step(events.pipe(ops.run_tools(thread=thread, **setup.tool_options())))
+        return setup.observe_step(events.pipe(ops.run_tools(thread=thread, **{**setup.tool_options(), **tool_options})))
 
     return Deferred(make)
 
 
 NUDGE = "Now provide your final structured response."
+NOT_NOW = "no more tools can be called; provide the final structured response"
+"""The reason that the model gets for a call that does not run in the final step."""
 
 Ask = Callable[[Thread], Stream[Event]]
 
@@ -158,20 +166,33 @@ def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
     request = setup.complete(Request(thread.messages))
     validate.request(request)
     model = setup.model_info(request)
+    keeps_tools = bool(request.tools) and (model is None or model.tools_with_schema is not False)
     if model is not None:
-        validate.capabilities(replace(request, tools=()), model)  # checked before the first tool runs
-    final = setup.without(_without_tools(setup.engine), "structured_finalize", "tools", "tool_choice")
-    nudge = setup.options.get("structured_finalize_nudge", NUDGE)
-    # The nudge is not added to the chat's own thread, so that a failed chat can run again.
+        # checked before the first tool runs
+        validate.capabilities(request if keeps_tools else replace(request, tools=()), model)
     return (
         partial(step_events, setup.without(setup.engine, "structured_finalize", "response_format")),
-        lambda thread: step_events(final, thread.add_user(nudge) if nudge else thread),
+        partial(_final_step, setup.without(setup.engine, "structured_finalize"), keeps_tools),
     )
 
 
+def _final_step(setup: Setup, keeps_tools: bool, thread: Thread) -> Stream[Event]:
+    nudge = setup.options.get("structured_finalize_nudge", NUDGE)
+    # The nudge is not added to the chat's own thread, so that a failed chat can run again.
+    thread = thread.add_user(nudge) if nudge else thread
+    if not keeps_tools:
+        return step_events(setup.without(_without_tools(setup.engine), "tools", "tool_choice"), thread)
+    tools = [replace(tool, approval=True, manual=False, eager=False) for tool in setup.tools()]
+    denying = {"approve": _deny, "on_tool_error": "continue", "mode": "auto", "eager": False}
+    return step_events(setup.forbidding_calls(), thread, tools=tools, **denying)
+
+
+def _deny(call: ToolCall) -> str:
+    return NOT_NOW
+
+
 def _without_tools(engine: Engine) -> Engine:
-    params = {name: value for name, value in engine.params.items() if name not in ("tools", "tool_choice")}
-    return replace(engine, tools=(), params=params)
+    return replace(engine, tools=(), params={name: value for name, value in engine.params.items() if name != "tools"})
 
 
 def _needs_final_step(setup: Setup) -> bool:

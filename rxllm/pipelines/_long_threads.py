@@ -111,6 +111,9 @@ def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
 
     Tokens are estimated as in `count_tokens`, including tools and the response format. Leave room for the answer.
 
+    Each time another exchange is dropped, the provider's cache misses everything after the system messages. Thinking
+    that is bound to the dropped messages is no longer sent, because Claude 5.5 and similar models would refuse it.
+
     Raises ``ValidationError("invalid_option")`` if `tokens` is not an integer >= 1.
     """
     check_count("tokens", tokens)
@@ -170,6 +173,10 @@ def compact_thread(
     ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the summary fails, the
     answer fails with the same error. With ``on_error="continue"``, the request is sent without a new summary, and a
     warning is logged. The answer then emits ``Custom("thread_compaction_failed", {"error"})``.
+
+    After each new summary, the provider's cache misses everything after the system messages once. Thinking in the kept
+    exchanges is bound to the messages that the summary replaces, so it is no longer sent to Claude 5.5 and similar
+    models, which would refuse it.
 
     Tokens are estimated. For exact numbers at every step, pass
     ``count=lambda request: rxllm.count_tokens(engine, request)``.

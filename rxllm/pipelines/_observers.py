@@ -49,6 +49,7 @@ from rxllm.runtime import (
     within,
 )
 from rxllm.telemetry import (
+    PREFIX_NOTES,
     CallDetails,
     CallFinished,
     CallStarted,
@@ -308,6 +309,7 @@ class _SpanWithAttempts(Span):
             chunks=tuple(self._chunks),
             response_id=response.id,
             response_model=response.model,
+            notes={name: response.metadata[name] for name in PREFIX_NOTES if name in response.metadata},
         )
 
 
@@ -321,17 +323,22 @@ class CallSpan(_SpanWithAttempts):
         observers.notify(started, lambda: request_content(request))
 
     def begin_attempt(self, call: Call) -> Call:
-        """Count an attempt, and return `call` with two functions that notify the observers.
+        """Count an attempt, and return `call` with functions that notify the observers.
 
-        One is called when the adapter has reconnected, and the other when an earlier process's answer has been lost.
+        They are called when the adapter has reconnected, when an earlier process's answer has been lost, and before the
+        adapter itself sends a changed request.
         """
-        return dataclasses.replace(super().begin_attempt(call), on_reattached=self._reattached, on_lost=self._lost)
+        notified = {"on_reattached": self._reattached, "on_lost": self._lost, "on_retry": self._retried}
+        return dataclasses.replace(super().begin_attempt(call), **notified)
 
     def _reattached(self, seconds: float, error: Exception) -> None:
         self._observers.notify(Reattached(*self._about, seconds, error, **self._ids.keywords))
 
     def _lost(self, error: Exception) -> None:
         self._observers.notify(RetryAttempt(*self._about, 0, 0.0, error, **self._ids.keywords))
+
+    def _retried(self, error: Exception) -> None:
+        self._observers.notify(RetryAttempt(*self._about, self._attempts, 0.0, error, **self._ids.keywords))
 
     def see(self, event: Event) -> None:
         with suppress(Exception):  # the caller's own fold will raise the same error

@@ -85,6 +85,11 @@ class Setup(msgspec.Struct, frozen=True):
         )
         return msgspec.structs.replace(self, engine=engine, options=options, own_options=own_options)
 
+    def forbidding_calls(self) -> Setup:
+        """Return a setup in which the model can see the tools, and must not call them."""
+        options, own_options = ({**values, "tool_choice": "none"} for values in (self.options, self.own_options))
+        return msgspec.structs.replace(self, options=options, own_options=own_options)
+
     def complete(self, request: Request) -> Request:
         """Return `request` with the options applied to its fields."""
         params = set_options(self.engine.params)

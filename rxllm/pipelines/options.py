@@ -84,8 +84,8 @@ class PlainOptions(TypedDict, total=False):
     """The amount of thinking: "none", "minimal", "low", "medium", "high" or another value that the provider defines.
     Not every model accepts every value. Default: the provider's."""
     structured_finalize: bool | None
-    """Whether to ask for the `response_format` in a separate final request that has no tools. Default: only if
-    ``rxllm.models`` says that the model needs it."""
+    """Whether to ask for the `response_format` in a separate final request, in which the model cannot call tools.
+    Default: only if ``rxllm.models`` says that the model needs it."""
     options: Mapping[str, Any] | None
     """Fields that are added unchanged to the body of the provider's request. Default: none."""
     metadata: Mapping[str, Any] | None

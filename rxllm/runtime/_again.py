@@ -49,7 +49,7 @@ def _after(failure: Exception) -> Generator[None]:
         _failure.reset(token)
 
 
-class _TimedOut(StreamError, TimeoutError, is_variant=True):
+class _TimedOutError(StreamError, TimeoutError, is_variant=True):
     """A ``StreamError("timeout")`` that ``except TimeoutError`` catches too."""
 
 
@@ -166,7 +166,7 @@ def timeout(
     )
 
     def make(source: Observable[Any], attempts: _Attempts) -> Observable[Any]:
-        error = _TimedOut("timeout", message)
+        error = _TimedOutError("timeout", message)
 
         def instead(_: Any = None) -> Observable[Any]:
             if other is None:

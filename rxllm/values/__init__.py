@@ -35,6 +35,7 @@ from rxllm.values.messages import (
     user,
 )
 from rxllm.values.partials import Partial, PartialState
+from rxllm.values.prefixes import PrefixReport
 from rxllm.values.request_keys import request_key
 from rxllm.values.requests import ApiKey, Call, Request, TokenCount, estimated_tokens, json_schema, message_tokens
 from rxllm.values.responses import FinishReason, Labelled, Progress, Response, TextAt, Timed, Trace
@@ -73,6 +74,7 @@ __all__ = [
     "Part",
     "Partial",
     "PartialState",
+    "PrefixReport",
     "Progress",
     "ProviderPart",
     "Request",

@@ -84,6 +84,8 @@ class Call:
       calls ``on_reattached(seconds, error)``.
     * `on_secrets`: called with the secrets of each HTTP request, such as the key that a function has returned.
     * `on_lost`: called with an error if an earlier process's answer has been lost. The request is then sent again.
+    * `on_retry`: called with an error before the adapter itself sends a changed request, because the server refused
+      part of the first one.
 
     The repr omits the API key and all headers.
     """
@@ -100,6 +102,7 @@ class Call:
     on_reattached: Callable[[float, Exception], object] | None = field(default=None, repr=False)
     on_lost: Callable[[Exception], object] | None = field(default=None, repr=False)
     on_secrets: Callable[[list[str]], object] | None = field(default=None, repr=False)
+    on_retry: Callable[[Exception], object] | None = field(default=None, repr=False)
 
 
 BYTES_PER_TOKEN = 4

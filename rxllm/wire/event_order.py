@@ -130,9 +130,10 @@ class Blocks:
     def start(self, **metadata: Any) -> None:
         """Start the message. Its metadata consists of fields such as ``id`` and ``model``.
 
-        Only non-empty strings are kept. If `start` is called again, new fields are added only to ``MessageCompleted``.
+        Only non-empty strings and dicts are kept. If `start` is called again, new fields are added only to
+        ``MessageCompleted``.
         """
-        known = {k: v for k, v in metadata.items() if v and isinstance(v, str)}
+        known: dict[str, Any] = {k: v for k, v in metadata.items() if v and isinstance(v, str | dict)}
         if not self.started:
             self.started = True
             self._identity = known

@@ -50,6 +50,33 @@ def test_openai_s_tier_and_fingerprint():
     assert chat({**said("Hi"), "service_tier": None, "system_fingerprint": ""}, STOP) == {}
 
 
+def test_why_the_cache_missed_and_what_the_model_did_not_read():
+    reason = {"type": "tools_changed", "cache_missed_input_tokens": 900}
+    message = {"id": "m", "model": "m", "diagnostics": {"cache_miss_reason": reason}}
+    end = {"type": "message_stop"}
+    missed = {"type": "message_start", "message": message}
+    assert metadata(MessagesDecoder(), missed, end) == {"cache_miss_reason": reason}
+    pending = {**missed, "message": {**message, "diagnostics": {"cache_miss_reason": None}}}
+    assert metadata(MessagesDecoder(), pending, end) == {}
+
+    dropped = [{"type": "thinking_dropped", "path": "messages.1.content.0", "reason": "model_binding_mismatch"}]
+    start = {"type": "message_start", "message": {"id": "m", "model": "m", "input_transformations": dropped}}
+    fallback = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "input_transformations": []}
+    assert metadata(MessagesDecoder(), start, end) == {"input_transformations": dropped}
+    assert metadata(MessagesDecoder(), start, fallback, end) == {"input_transformations": []}
+    odd = {**start, "message": {**message, "input_transformations": 7, "diagnostics": "x"}}
+    assert metadata(MessagesDecoder(), odd, end) == {}
+
+    notes = {
+        "prompt_cache_diagnostics": {"type": "cache_miss", "reason": "tools_changed", "cache_missed_tokens": 900},
+        "input_transformations": [
+            {"id": "rs_1", "type": "reasoning", "action": "removed", "reason": "prefix_mismatch"}
+        ],
+    }
+    response = {"id": "r", "model": "m", "status": "completed", "output": [], **notes}
+    assert metadata(ResponsesDecoder(), {"type": "response.completed", "response": response}) == notes
+
+
 def test_openrouter_s_provider_and_its_own_finish_reason():
     end = said("", finish_reason="stop", native_finish_reason="end_turn")
     expected = {"provider": "Anthropic", "native_finish_reason": "end_turn"}

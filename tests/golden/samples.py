@@ -104,6 +104,7 @@ VALUES: list[Any] = [
     va.Turn(va.Session(), STEP),
     va.Spending(9, 0.5, 2, 3, 1, 4, 0.25),
     va.TokenCount(9, True),
+    va.PrefixReport("message 2", {"messages.3.content.0": "message 2"}),
     va.Thread((), DATA),
     chunks.CompletionToolCall("call_1", "add", '{"x": 2}'),
     chunks.CompletionResponse("Hi", (chunks.CompletionToolCall("a", "f", "{}"),), "length", USAGE, "m", CUT),

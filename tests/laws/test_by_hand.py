@@ -29,6 +29,7 @@ exec(BLOCKS[0], hand)
 THREAD = Thread((user("Hi"),), {"mine": True})
 SCHEMA = rxllm.json_schema("answer", {"type": "object"})
 TURNS = ("max_turns", "halt_when")
+DENIED = "no more tools can be called; provide the final structured response"
 
 budgets = st.none() | st.integers(1, 120)
 
@@ -96,9 +97,10 @@ def test_two_passes_by_hand(script: Any, options: Any) -> None:
 
     def finalize(thread: Thread) -> Stream[Any]:
         asked = thread.add_user("And now?")
-        last = replace(model, tools=())
-        return rxllm.stream_generate(last, asked, response_format=SCHEMA).pipe(
-            operators.run_tools(thread=asked, **tools)
+        denied = [replace(tool, approval=True, manual=False, eager=False) for tool in model.tools]
+        denying = {"approve": lambda call: DENIED, "mode": "auto", "on_tool_error": "continue", "eager": False}
+        return rxllm.stream_generate(model, asked, response_format=SCHEMA, tool_choice="none").pipe(
+            operators.run_tools(denied, thread=asked, **{**tools, **denying})
         )
 
     until = {name: options[name] for name in TURNS if name in options} | {"finalize": finalize, "parse": SCHEMA}

@@ -135,7 +135,7 @@ def test_what_the_adapter_may_know_of_the_call() -> None:
     options: dict[str, Any] = {"api_key": "secret", "timeout": 3.0, "metadata": {"a": 1}, "include_raw_chunks": True}
     rxllm.generate(engine, "Hi", request_id="r1", **options).run()
     rxllm.generate(engine, "Hi").run()
-    plain = replace(calls[0], observers=(), retry=None, on_reattached=None, on_lost=None)
+    plain = replace(calls[0], observers=(), retry=None, on_reattached=None, on_lost=None, on_retry=None)
     assert plain == Call("r1", "secret", 3.0, True, {"a": 1})
     told.clear()
     for tell in calls[0].observers:

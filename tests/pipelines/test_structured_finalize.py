@@ -45,12 +45,12 @@ def chat(fake: Fake, **options: Any) -> ChatResult:
     return rxllm.chat(fake, "Hi", **{**OPTIONS, **options}).run()
 
 
-def test_the_first_pass_has_tools_and_no_format_the_second_the_format_and_no_tools() -> None:
+def test_the_second_pass_adds_the_format_and_keeps_the_tools_which_it_forbids() -> None:
     fake = Fake(call("double", x=21), "It is Lima.", ANSWER)
     result = chat(fake, tool_choice="auto")
     assert [request.response_format for request in fake.requests] == [None, None, FORMAT]
-    assert [len(request.tools) for request in fake.requests] == [4, 4, 0]
-    assert [request.tool_choice for request in fake.requests] == ["auto", "auto", None]
+    assert [request.tools for request in fake.requests] == [fake.requests[0].tools] * 3
+    assert [request.tool_choice for request in fake.requests] == ["auto", "auto", "none"]
     assert (result.halted_reason, result.output_text, len(result.steps)) == ("completed", ANSWER, 3)
     assert result.metadata == {"structured_finalize": {"pass_1_halted": "completed"}}
 
@@ -88,7 +88,7 @@ def test_an_engine_may_ask_for_it() -> None:
     fake = Fake("It is Lima.", ANSWER)
     params = {"response_format": FORMAT, "structured_finalize": True, "structured_finalize_nudge": "Now!"}
     result = rxllm.chat(Engine(fake, tools=tuple(TOOLS), params={**params, "tools": TOOLS}), "Hi").run()
-    assert [(request.response_format, len(request.tools)) for request in fake.requests] == [(None, 4), (FORMAT, 0)]
+    assert [(request.response_format, len(request.tools)) for request in fake.requests] == [(None, 4), (FORMAT, 4)]
     assert result.thread[-2].text == "Now!"
 
 
@@ -97,6 +97,31 @@ def test_the_second_pass_follows_max_turns_and_is_no_turn_of_them() -> None:
     result = chat(fake, max_turns=2)
     assert (len(fake.requests), len(result.steps), result.halted_reason) == (3, 3, "completed")
     assert result.metadata == {"structured_finalize": {"pass_1_halted": "max_turns"}}
+
+
+@pytest.mark.parametrize("name", ["double", "stop", "pay", "sign"])
+def test_a_forbidden_call_does_not_run_and_the_model_is_asked_once_more(name: str) -> None:
+    fake = Fake("It is Lima.", call(name, x=1), ANSWER)
+    result = chat(fake)
+    assert (result.output_text, result.halted_reason, len(fake.requests)) == (ANSWER, "completed", 3)
+    assert [request.tool_choice for request in fake.requests] == [None, "none", "none"]
+    assert "no more tools can be called" in result.steps[1].tool_results[0].text
+    assert [message.role for message in result.thread][-5:] == ["user", "assistant", "tool", "user", "assistant"]
+
+
+def test_it_is_not_asked_a_third_time() -> None:
+    fake = Fake("It is Lima.", call("double", x=1), call("double", "c2", x=1), "never asked")
+    result = chat(fake)
+    assert (len(fake.requests), result.halted_reason) == (3, "max_turns")
+    assert result.pending_tool_calls == ()
+    assert result.thread.last is not None
+    assert result.thread.last.tool_call_id == "c2"
+
+
+def test_without_tools_no_choice_is_sent() -> None:
+    fake = Fake("It is Lima.", ANSWER)
+    chat(fake, tools=[])
+    assert [request.tool_choice for request in fake.requests] == [None, None]
 
 
 def test_it_follows_halt_when() -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rxllm.adapters._http import HTTPAdapter, counted
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters.anthropic.decoder import MessagesDecoder, use_type_as_code
-from rxllm.adapters.anthropic.request import count_body, effort_fields, messages_body
+from rxllm.adapters.anthropic.refused_thoughts import resending
+from rxllm.adapters.anthropic.request import count_body, effort_fields, ledger_of, messages_body
 from rxllm.adapters.http_base import missing_model, versioned
+from rxllm.events import Event
 from rxllm.runtime import Stream
 from rxllm.values import AdapterError, Call, Request, TokenCount
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Anthropic", "effort_fields"]
+
+T = TypeVar("T")
 
 
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
@@ -46,6 +50,10 @@ class Anthropic(HTTPAdapter):
     text between ``<system>`` tags, which a user could also type. To choose for yourself, set the option
     ``system_entries``: True keeps the role, and False sends text.
 
+    If the server refuses the model's earlier thoughts, because something before them has changed, the request is sent
+    once more without them. The answer's metadata then has ``refused_thoughts``. The option ``refused_thoughts`` is
+    ``"leave_out"``, ``"drop_block"`` to let the server drop them, or ``"error"`` to fail.
+
     If a tool has ``metadata["strict"]``, its schema is enforced. ``metadata["anthropic"]`` sets other fields, such as
     ``{"eager_input_streaming": True}``. To use a tool that the server runs, set its type, as in
     ``{"type": "web_search_20250305"}``; the tool's description and schema are then not sent. If a part, a message or a
@@ -66,13 +74,21 @@ class Anthropic(HTTPAdapter):
         """Return the HTTP request. Raises ``EngineError("missing_model")`` if the request has no model."""
         return self._post_body("/messages", messages_body, request, call)
 
+    def stream(self, request: Request, call: Call) -> Stream[Event]:
+        """Return the answer's events. If thoughts are refused, the request is sent once more, without them."""
+        return resending(super().stream, self._body, request, call, self.provider)
+
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
         """Ask the server for the number of input tokens, and emit it.
 
         See https://platform.claude.com/docs/en/build-with-claude/token-counting.
         """
         build = partial(self._post_body, "/messages/count_tokens", count_body)
-        return counted(self, request, call, build, "input_tokens")
+
+        def count(request: Request, call: Call) -> Stream[TokenCount]:
+            return counted(self, request, call, build, "input_tokens")
+
+        return resending(count, self._body, request, call, self.provider)
 
     def _post_body(
         self, path: str, body_of: Callable[..., dict[str, Any]], request: Request, call: Call
@@ -81,17 +97,21 @@ class Anthropic(HTTPAdapter):
             raise missing_model(self.provider, self)
         key = self.key(call)
         headers = {"anthropic-version": VERSION} | (self.key_headers(key) if key else {})
-        body = body_of(request, provider=self.provider, is_own=_IS_OWN.match(self.base_url) is not None)
+        body = self._body(request, body_of)
         betas = body.pop("betas", None)
         if betas:
             headers["anthropic-beta"] = ",".join(betas)
         return self.post(path, body, call, headers=headers)
 
+    def _body(self, request: Request, body_of: Callable[..., T] = messages_body) -> T:
+        return body_of(request, provider=self.provider, is_own=_IS_OWN.match(self.base_url) is not None)
+
     def key_headers(self, key: str) -> dict[str, str]:
         return super().key_headers(key) if _TAKES_BEARER.match(self.base_url) else {"x-api-key": key}
 
     def decoder(self, request: Request, *, raw: bool = False) -> MessagesDecoder:
-        return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw)
+        ledger = self._body(request, ledger_of)
+        return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw, ledger=ledger)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return use_type_as_code(http_error(self.provider, status, headers, body))

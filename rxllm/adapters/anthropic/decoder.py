@@ -33,6 +33,7 @@ import msgspec
 
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._usage_and_metadata import costs_beside, dicts, metadata_of, text_of
+from rxllm.adapters.anthropic.bound_thoughts import KEY, Ledger
 from rxllm.adapters.anthropic.frames import (
     CLIENT_CALL,
     CONTENT,
@@ -45,6 +46,7 @@ from rxllm.adapters.anthropic.frames import (
 )
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart, StreamError
 from rxllm.values.json_text import read_json
+from rxllm.values.prefixes import PrefixReport
 from rxllm.values.usage import whole
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
@@ -67,13 +69,25 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 
 class MessagesDecoder(FrameDecoder):
-    """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events."""
+    """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events.
+
+    If the request has a `ledger`, the message remembers it.
+    """
 
     content = CONTENT
 
-    def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        provider: str = "anthropic",
+        messages: Iterable[Message] = (),
+        raw: bool = False,
+        ledger: Ledger | None = None,
+    ) -> None:
         super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
         self._content = Content(self.blocks, provider)
+        self._ledger = ledger
+        self._transformations: list[dict[str, Any]] = []
         self._usage: dict[str, Any] = {}
 
     def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
@@ -144,6 +158,10 @@ class MessagesDecoder(FrameDecoder):
             self._usage |= counters
             self.blocks.usage(to_usage(self._usage))
             self.blocks.note(metadata_of(self._usage))
+        if frame.input_transformations is not None:  # a second one comes from the model that a server fell back to
+            self._transformations = dicts(frame.input_transformations)
+            self.blocks.note({"input_transformations": frame.input_transformations})
+        self.blocks.note(metadata_of(frame.diagnostics))
         if end is None:
             return
         if end.stop_reason:
@@ -163,6 +181,11 @@ class MessagesDecoder(FrameDecoder):
 
     def end(self, *, over: bool) -> None:
         self._content.flush()
+        if self._ledger is not None and self.blocks.started:
+            drops = (entry for entry in self._transformations if entry.get("type") == "thinking_dropped")
+            dropped = [text_of(entry.get("path")) for entry in drops]
+            self.blocks.start(**{KEY: self._ledger.entry(self._content.thoughts, dropped)})
+            self.blocks.note({"prefix": self._ledger.report} if self._ledger.report != PrefixReport() else {})
         super().end(over=over)
 
     def error_of(self, payload: Any) -> AdapterError:
@@ -184,12 +207,13 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
 class _Block:
     """A block that has not ended yet. If it is a tool call, `position` is the index of the call."""
 
-    __slots__ = ("citations", "data", "filled", "kind", "position")
+    __slots__ = ("citations", "data", "filled", "kind", "position", "signature")
 
     def __init__(self, kind: str, data: dict[str, Any]) -> None:
         self.kind = kind
         self.data = data
         self.position: int | None = None
+        self.signature = ""
         self.filled = False  # True once a delta with arguments has arrived
         self.citations: list[Any] = []
 
@@ -206,6 +230,8 @@ class Content:
         self._provider = provider
         self._open: dict[int, _Block] = {}
         self._calls = 0
+        self.thoughts: list[str] = []
+        """The signatures of the thoughts that are complete."""
 
     def start(self, index: int | None, data: dict[str, Any]) -> None:
         if index is None or index in self._open:
@@ -219,8 +245,9 @@ class Content:
                 block.citations += dicts(data.get("citations"))
             case "thinking":
                 self._blocks.thinking(text_of(data.get("thinking")))
-                self._sign(text_of(data.get("signature")))
+                self._sign(block, text_of(data.get("signature")))
             case "redacted_thinking":
+                block.signature = text_of(data.get("data"))
                 self._blocks.sign(None, {"provider": self._provider, **data})
             case _ if kind == CLIENT_CALL or kind in SERVER_CALLS:
                 block.position, self._calls = self._calls, self._calls + 1
@@ -247,7 +274,7 @@ class Content:
         elif delta.thinking is not None:
             self._blocks.thinking(delta.thinking)
         elif delta.signature is not None:
-            self._sign(delta.signature)
+            self._sign(self._open.get(self._place(index)), delta.signature)
         elif delta.partial_json is not None and (call := self._call(index)) is not None:
             call.filled = call.filled or bool(delta.partial_json)
             self._blocks.call(call.position, None, None, delta.partial_json)
@@ -281,8 +308,10 @@ class Content:
             self._add_rest(block)
         self._open = {}
 
-    def _sign(self, signature: str) -> None:
+    def _sign(self, block: _Block | None, signature: str) -> None:
         if signature:
+            if block is not None:
+                block.signature = signature
             self._blocks.sign(signature, {"provider": self._provider, "type": "thinking"})
 
     def _metadata(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
@@ -295,6 +324,8 @@ class Content:
         return {"server": True, self._provider: {"type": kind, **own}}
 
     def _add_rest(self, block: _Block) -> None:
+        if block.signature:
+            self.thoughts.append(block.signature)
         if block.position is not None and not block.filled and block.data.get("input"):
             self._blocks.call(block.position, None, None, block.data["input"])
         for citation in block.citations:

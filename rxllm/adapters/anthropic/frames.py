@@ -53,6 +53,8 @@ class MessageFrame(msgspec.Struct, gc=False):
     stop_details: dict[str, Any] | None = None
     usage: dict[str, Any] | None = None
     container: dict[str, Any] | None = None
+    input_transformations: list[Any] | None = None
+    diagnostics: dict[str, Any] | None = None
 
 
 class Frame(MessageFrame, gc=False):

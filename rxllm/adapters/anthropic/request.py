@@ -28,7 +28,9 @@ from rxllm.adapters._requests import (
     with_tools,
 )
 from rxllm.adapters._sent_schemas import ANTHROPIC, narrowed
+from rxllm.adapters.anthropic.bound_thoughts import Ledger, binds_thoughts
 from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS, THOUGHTS
+from rxllm.adapters.anthropic.refused_thoughts import mode_of, with_beta
 from rxllm.values import (
     FilePart,
     Image,
@@ -62,18 +64,30 @@ CARRIES: Carries = {
 
 
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the JSON body for `request`.
+    """Return the JSON body for `request`, without thoughts that the server would refuse.
 
     Opaque parts from other providers are left out. The option ``system_entries`` decides whether system messages after
     the start of the thread keep their role. By default, this depends on the model and on `is_own`, which is true if the
     server is Anthropic's own.
     """
+    body = _whole_body(request, provider, is_own)
+    return Ledger(request, body).body if binds_thoughts(request) else body
+
+
+def ledger_of(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> Ledger | None:
+    """Return the ledger of `request`, or None if its model does not bind thoughts."""
+    return Ledger(request, _whole_body(request, provider, is_own)) if binds_thoughts(request) else None
+
+
+def _whole_body(request: Request, provider: str, is_own: bool) -> dict[str, Any]:
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
     limit = default_max_tokens(model) if request.max_tokens is None else request.max_tokens
     tools = [_tool(tool, provider) for tool in request.tools]
     options = with_tools(tools, request.options)
     entries = options.pop("system_entries", None)
+    mode_of(options)  # raises an error if the option is invalid
+    options.pop("refused_thoughts", None)
     messages = request.messages
     start = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
     by_entry = is_own and takes_entries(model) if entries is None else entries
@@ -96,7 +110,8 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
     if config and isinstance(body["output_config"], dict):
         body["output_config"] = {**config, **body["output_config"]}
     optional = ("system", "tools", "stop_sequences")
-    return {name: value for name, value in body.items() if value is not None and (value or name not in optional)}
+    sent = {name: value for name, value in body.items() if value is not None and (value or name not in optional)}
+    return with_beta(sent)
 
 
 COUNTED = (

@@ -14,6 +14,7 @@ from __future__ import annotations
 import mimetypes
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, cast
 
 from rxllm.adapters._requests import (
@@ -66,12 +67,16 @@ CARRIES: Carries = {
 
 _TAKES_NO_SIGNATURE = re.compile(r"gemini-[12]\b|^(?!.*gemini)")
 _BUDGETS = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24576, "xhigh": 24576, "max": 24576}
+_EXCLUDES_TOOLS = re.compile(r"(.*/)?gemini-[12]\b")
+"""Matches the models that refuse a request with both functions and a response format."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 
 def gemini_body(request: Request) -> dict[str, Any]:
     request = select_parts(request, "Gemini", PROVIDER, CARRIES)
     model = request.model or ""
+    if request.tool_choice == "none" and response_format(request) is not None and _EXCLUDES_TOOLS.match(model):
+        request = replace(request, tools=(), tool_choice=None)
     body = {
         "contents": contents_of(request.messages, model),
         "systemInstruction": system_of(request.messages),
