@@ -74,12 +74,20 @@ __all__ = [
 
 NOTHING: Mapping[str, Any] = {}
 
+_RARE = frozenset({"refusal", "estimated_tokens"})
+"""Fields that most events leave empty. An event's repr has them only if they are set."""
+
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type"):
     if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
 
         def __getattr__(self, name: str) -> Any:
             raise no_field(self, name, self.__struct_fields__)
+
+    def __repr__(self) -> str:
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown = (f"{name}={value!r}" for name, value in values.items() if value or name not in _RARE)
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class MessageStarted(_Event, frozen=True, tag="message_started"):
@@ -89,17 +97,19 @@ class MessageStarted(_Event, frozen=True, tag="message_started"):
 
 
 class TextDelta(_Event, frozen=True, gc=False, tag="text_delta"):
-    """A piece of text."""
+    """A piece of text. `refusal` is True if it belongs to a refusal, which OpenAI marks as such."""
 
     delta: str
     id: str | None = None
+    refusal: bool = False
 
 
 class TextCompleted(_Event, frozen=True, gc=False, tag="text_completed"):
-    """A text block is complete. `text` is the text of the whole block."""
+    """A text block is complete. `text` is the text of the whole block. `refusal` is as in `TextDelta`."""
 
     text: str
     id: str | None = None
+    refusal: bool = False
 
 
 class ToolCallStarted(_Event, frozen=True, tag="tool_call_started"):
@@ -254,10 +264,15 @@ class ChatCompleted(_Event, frozen=True, tag="chat_completed"):
 
 
 class ThinkingDelta(_Event, frozen=True, gc=False, tag="thinking_delta"):
-    """A piece of the model's thinking."""
+    """A piece of the model's thinking.
+
+    If the model thinks without showing its thoughts, `delta` is empty. `estimated_tokens` is then roughly the number of
+    tokens since the previous event, or 0 if the provider does not say. The bill may differ.
+    """
 
     delta: str
     id: str | None = None
+    estimated_tokens: int | None = None
 
 
 class ThinkingCompleted(_Event, frozen=True, tag="thinking_completed"):
@@ -410,6 +425,11 @@ def is_prelude(event: Event) -> bool:
     An unknown frame may contain content, so a call cannot be retried after one.
     """
     return isinstance(event, MessageStarted | UsageUpdated)
+
+
+def with_text(event: TextDelta | ThinkingDelta, text: str) -> TextDelta | ThinkingDelta:
+    """Return a delta with another text, in the same block as `event`."""
+    return TextDelta(text, event.id, event.refusal) if type(event) is TextDelta else ThinkingDelta(text, event.id)
 
 
 def unparsed(event: Event) -> Event:

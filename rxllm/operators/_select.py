@@ -274,7 +274,7 @@ class TextPieces:
     def __call__(self, event: Event) -> Iterable[str]:
         if isinstance(event, self._delta):
             self._open.setdefault(block_key(self._delta, event.id, self._open))
-            return (event.delta,)
+            return (event.delta,) if event.delta else ()  # it is empty if the thinking is hidden
         if isinstance(event, self._completed):
             block = block_key(self._delta, event.id, self._open)
             if block not in self._open:

@@ -121,6 +121,7 @@ class Blocks:
         self._identity: dict[str, Any] = {}
         self._metadata: dict[str, Any] = {}
         self._refused = False
+        self._is_refusal = False  # whether the open text block belongs to a refusal
 
     def take(self) -> list[Event]:
         events, self._events = self._events, []
@@ -139,30 +140,34 @@ class Blocks:
         elif known:
             self._identity = known | self._identity
 
-    def text(self, delta: str, id: str | None = None) -> None:
+    def text(self, delta: str, id: str | None = None, *, refusal: bool = False) -> None:
         if not delta or self.ended:
             return
         if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] from JSON
             raise _not_text(delta)
-        if self._open != "text" or self._reported_id != id:
+        if self._open != "text" or self._reported_id != id or self._is_refusal is not refusal:
+            is_other_kind = self._open == "text" and self._reported_id == id
             self._begin("text", id)
+            self._id = self._ids.of(None) if is_other_kind and id is not None else self._id
+            self._is_refusal = refusal
         self._pieces.append(delta)
-        self._events.append(TextDelta(delta, self._id))
+        self._events.append(TextDelta(delta, self._id, refusal))
 
     def refusal(self, delta: str, id: str | None = None) -> None:
         """Report text in which the model refuses to answer. The finish reason becomes ``content_filter``."""
-        self.text(delta, id)
+        self.text(delta, id, refusal=True)
         self._refused = True
 
-    def thinking(self, delta: str, id: str | None = None) -> None:
-        if not delta or self.ended:
+    def thinking(self, delta: str, id: str | None = None, tokens: int | None = None) -> None:
+        """Report thinking. If the model hides it, `delta` is empty, and `tokens` is an estimate of its length."""
+        if self.ended or not (delta or tokens is not None):
             return
         if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] from JSON
             raise _not_text(delta)
         if self._open != "thinking" or self._reported_id != id:
             self._begin("thinking", id)
         self._pieces.append(delta)
-        self._events.append(ThinkingDelta(delta, self._id))
+        self._events.append(ThinkingDelta(delta, self._id, tokens))
 
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
@@ -253,7 +258,7 @@ class Blocks:
         kind, text = self._open, "".join(self._pieces)
         self._open, self._pieces = None, []
         if kind == "text":
-            self._emit(TextCompleted(text, self._id))
+            self._emit(TextCompleted(text, self._id, self._is_refusal))
         elif kind == "thinking":
             self._emit(ThinkingCompleted(text, self._signature, self._provider_data, self._id))
             self._signature = self._provider_data = None

@@ -41,6 +41,11 @@ class Anthropic(HTTPAdapter):
     ``Request.options`` is merged into the body. An option that is None removes the field. The option ``betas``, a list
     of names, is sent as the ``anthropic-beta`` header. The API has no seed, so ``Request.seed`` is not sent.
 
+    A call with a `reasoning_effort` asks for a summary of the model's thoughts. To leave them out, pass
+    ``options={"thinking": {"type": "adaptive", "display": "omitted"}}``. With the beta
+    ``thinking-token-count-2026-05-13``, the stream then has a ``ThinkingDelta`` without text, but with
+    ``estimated_tokens``, every so often.
+
     System messages at the start of the thread are sent as ``system``. Later ones stay where they are, so that the
     cached prefix remains valid. If the model obeys them there, they keep the role ``system``. Otherwise, they become
     text between ``<system>`` tags, which a user could also type. To choose for yourself, set the option

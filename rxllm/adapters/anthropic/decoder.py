@@ -14,8 +14,8 @@ Each block begins with a start frame and ends with a stop frame. The start frame
 block                  events
 =====================  ==============================================================================================
 ``text``               text, then a ``SourceAdded`` for each citation, even if the citation was sent before the text
-``thinking``,          thinking; its signature or ciphertext is kept, so that the thinking can be sent back
-``redacted_thinking``
+``thinking``,          thinking; its signature or ciphertext is kept, so that the thinking can be sent back; a delta
+``redacted_thinking``  with ``estimated_tokens`` is thinking that is not shown
 ``tool_use``           a tool call; if no delta contains arguments, those in the start frame are used
 ``server_tool_use``,   a tool call with the metadata ``{"server": True}``
 ``mcp_tool_use``
@@ -244,8 +244,9 @@ class Content:
         """Add a delta to its block. Return False if the delta is of an unknown kind, or does not fit its block."""
         if delta.text is not None:
             self._blocks.text(delta.text)
-        elif delta.thinking is not None:
-            self._blocks.thinking(delta.thinking)
+        elif delta.thinking is not None or delta.estimated_tokens is not msgspec.UNSET:
+            tokens = None if delta.estimated_tokens is msgspec.UNSET else max(whole(delta.estimated_tokens) or 0, 0)
+            self._blocks.thinking(delta.thinking or "", tokens=tokens)
         elif delta.signature is not None:
             self._sign(delta.signature)
         elif delta.partial_json is not None and (call := self._call(index)) is not None:

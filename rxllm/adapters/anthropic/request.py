@@ -123,7 +123,7 @@ def effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
 
     Claude 4.6 and later models accept a level. Other models accept a budget:
     https://platform.claude.com/docs/en/build-with-claude/effort. Later models leave their thoughts out unless a summary
-    is asked for, as it is here; ``options={"thinking": {"type": "adaptive"}}`` does not ask for it.
+    is asked for, as it is here.
     """
     if effort is None:
         return {}
