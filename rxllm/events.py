@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 import msgspec
 
 from rxllm.values import (
+    AdapterError,
     ChatResult,
     FinishReason,
     LLMError,
@@ -425,6 +426,43 @@ def is_prelude(event: Event) -> bool:
     An unknown frame may contain content, so a call cannot be retried after one.
     """
     return isinstance(event, MessageStarted | UsageUpdated)
+
+
+def shows_nothing(event: Event) -> bool:
+    """Return whether the answer may still turn out to be a refusal that has shown the user nothing else.
+
+    Hidden thinking shows nothing, and neither does a refusal's own text.
+    """
+    match event:
+        case (
+            TextDelta(refusal=True) | TextCompleted(refusal=True) | ThinkingDelta(delta="") | ThinkingCompleted(text="")
+        ):
+            return True
+        case _:
+            return is_prelude(event)
+
+
+REFUSED = "the model refused to answer, or a filter stopped its answer"
+
+
+def failure_of(event: Event) -> LLMError | None:
+    """Return the error of an ``ErrorEvent``, or the error that stands for a refused answer, or None.
+
+    On every wire, a refusal is an answer with the finish reason ``content_filter``. Its error is an
+    ``AdapterError("content_filter")``, as if the provider had refused the request.
+    """
+    match event:
+        case ErrorEvent(error=error):
+            return error
+        case MessageCompleted(finish_reason="content_filter", raw_finish_reason=raw, metadata=metadata):
+            return AdapterError("content_filter", REFUSED, code=raw, metadata=metadata)
+        case _:
+            return None
+
+
+def is_refusal(error: object) -> bool:
+    """Return whether `error` means that the model refused to answer, or that a filter stopped the request or answer."""
+    return isinstance(error, AdapterError) and error.reason == "content_filter"
 
 
 def with_text(event: TextDelta | ThinkingDelta, text: str) -> TextDelta | ThinkingDelta:

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from rxllm.values import Usage
+from rxllm.values import FinishReason, Usage
 from rxllm.values.usage import amount, whole
 
 _NAMES = {
@@ -53,6 +53,15 @@ _NAMES = {
     "venice_parameters": "venice_parameters",
     "provider_metadata": "provider_metadata",
 }
+REFUSALS: dict[str, FinishReason] = dict.fromkeys(
+    (
+        *("refusal", "content_filter", "content_filtered", "guardrail_intervened", "safety", "sensitive"),
+        *("recitation", "blocklist", "prohibited_content", "spii", "model_armor", "content_policy_violation"),
+    ),
+    "content_filter",
+)
+"""The finish reasons that mean a refusal, in the words of providers and of the gateways before them."""
+
 _TIMES = ("queue_time", "prompt_time", "completion_time", "total_time")
 _SEVERITIES = ("safe", "low", "medium", "high")
 

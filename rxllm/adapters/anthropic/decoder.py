@@ -32,7 +32,7 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.adapters._http_errors import provider_error
-from rxllm.adapters._usage_and_metadata import costs_beside, dicts, metadata_of, text_of
+from rxllm.adapters._usage_and_metadata import REFUSALS, costs_beside, dicts, metadata_of, text_of
 from rxllm.adapters.anthropic.frames import (
     CLIENT_CALL,
     CONTENT,
@@ -57,7 +57,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
-    "refusal": "content_filter",
+    **REFUSALS,
     # After `pause_turn`, another request must be sent. After `compaction`, none is needed.
     "pause_turn": "other",
     "compaction": "other",

@@ -30,6 +30,7 @@ import msgspec
 
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._usage_and_metadata import (
+    REFUSALS,
     costs_beside,
     dicts,
     metadata_of,
@@ -79,10 +80,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "tool_calls": "tool_calls",
     "tool_use": "tool_calls",
     "function_call": "tool_calls",
-    "content_filter": "content_filter",
-    "refusal": "content_filter",
-    "safety": "content_filter",
-    "sensitive": "content_filter",
+    **REFUSALS,
     "error": "error",
     "network_error": "error",
     "insufficient_system_resource": "error",

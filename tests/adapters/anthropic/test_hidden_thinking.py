@@ -1,4 +1,4 @@
-"""Thinking that Anthropic counts but does not show: the model is alive, and displays say how much it thinks."""
+"""Thinking that Anthropic counts but does not show: the model is alive."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ from typing import Any
 
 import pytest
 
-from rxllm import Anthropic, Engine, Response, TextDelta, ThinkingDelta, Timeouts, generate, stream_generate
+from rxllm import Anthropic, Engine, Response, ThinkingDelta, Timeouts, generate, stream_generate
 from rxllm import operators as ops
 from rxllm.adapters.anthropic.decoder import MessagesDecoder
-from rxllm.display._card import Card, rows_and_status
-from rxllm.display._html import cards_html
-from rxllm.display._timeline import timeline
-from rxllm.events import Event, StepRestarted, ThinkingCompleted
+from rxllm.events import Event
 from rxllm.testing import World, simulate
 from rxllm.testing.loopback import Pause, Reply
-from rxllm.values import ThinkingPart, Timed
+from rxllm.values import ThinkingPart
 from tests.adapters.anthropic.support import END, HI, PING, START, begin, delta, finish, stop
 
 
@@ -75,22 +72,6 @@ def test_hidden_thinking_changes_no_message() -> None:
     assert hidden[-1] == shown[-1]
     assert shown == [event for event in hidden if not isinstance(event, ThinkingDelta)]
     assert hidden[-1].message.parts[0] == ThinkingPart("", "sig", {"provider": "anthropic", "type": "thinking"})
-
-
-def test_a_card_shows_that_the_model_thinks_and_roughly_how_much() -> None:
-    card = Card(0.0).add(ThinkingDelta("", "a", 1200), 1.0)
-    assert "thinking, about 1,200 tokens" in cards_html({None: card}, 2.0)
-    card = card.add(ThinkingDelta("", "a", 34), 2.0)
-    assert rows_and_status(card, 2.0)[1][0] == "thinking, about 1,234 tokens"
-    assert rows_and_status(Card(0.0).add(ThinkingDelta("", "a", 0), 1.0), 1.0)[1][0] == "thinking"
-    for event in (ThinkingCompleted("", "sig", id="a"), TextDelta("Hi"), StepRestarted("timeout", 2)):
-        assert "thinking" not in rows_and_status(card.add(event, 3.0), 3.0)[1][0]
-
-
-def test_a_timeline_shows_how_much_the_model_thinks() -> None:
-    run = timeline([Timed(float(at), event) for at, event in enumerate(decoded(BEGIN + thought(600) * 2 + REST))])
-    assert "thinking: ~1,200 tok" in str(run)
-    assert "about 1,200 tokens" in run.html()
 
 
 def test_operators_pass_hidden_thinking_on() -> None:
