@@ -315,6 +315,11 @@ def is_server(call: ToolCall) -> bool:
     return bool(call.metadata.get("server"))
 
 
+def is_pending(call: ToolCall) -> bool:
+    """Return whether the client must run this call."""
+    return not is_server(call) and not is_incomplete(call)
+
+
 def is_incomplete(call: ToolCall) -> bool:
     """Return whether the stream ended before the call was complete.
 

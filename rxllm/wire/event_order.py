@@ -28,7 +28,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
 
-from rxllm.collector import DELTAS, fold_message
+from rxllm.collector import DELTAS, fold_message, is_pending
 from rxllm.events import (
     NOTHING,
     ErrorEvent,
@@ -199,6 +199,15 @@ class Blocks:
         if not self.ended:
             self._emit_calls(self.calls.complete(index))
 
+    def drop_calls(self) -> None:
+        """Complete the calls that are not complete as incomplete, since another model continues the message."""
+        if not self.ended:
+            self._emit_calls(self.calls.close(failed=True))
+
+    def answered_by(self, model: str) -> None:
+        """Report which model has answered, if it is not the one that the message started with."""
+        self._identity = {**self._identity, "model": model}
+
     def source(self, source: Mapping[str, Any]) -> None:
         self._add(SourceAdded(source))
 
@@ -293,7 +302,7 @@ class Blocks:
         message = replace(fold_message(self._folded), metadata=self._identity)
         if self._refused:
             reason = "content_filter"
-        elif reason in (None, "stop", "other") and any(not call.metadata.get("server") for call in message.tool_calls):
+        elif reason in (None, "stop", "other") and any(map(is_pending, message.tool_calls)):
             reason = "tool_calls"
         self._emit(MessageCompleted(message, reason, raw, self._metadata))
         self.ended = True

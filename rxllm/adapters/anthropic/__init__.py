@@ -46,6 +46,12 @@ class Anthropic(HTTPAdapter):
     ``thinking-token-count-2026-05-13``, the stream then has a ``ThinkingDelta`` without text, but with
     ``estimated_tokens``, every so often.
 
+    With the option ``fallbacks`` and the beta ``server-side-fallback-2026-07-01``, Anthropic's server asks another
+    model if this one refuses. ``Response.model`` is then the model that answered, ``metadata["fallbacks"]`` lists the
+    models that gave way, and ``usage.extra["iterations"]`` has the usage of each. The tool calls of a model that gave
+    way do not run; therefore, all arguments arrive at the end of the message, and no tool starts before it. Such calls
+    are not sent back, and neither are that model's thoughts.
+
     System messages at the start of the thread are sent as ``system``. Later ones stay where they are, so that the
     cached prefix remains valid. If the model obeys them there, they keep the role ``system``. Otherwise, they become
     text between ``<system>`` tags, which a user could also type. To choose for yourself, set the option
@@ -96,7 +102,8 @@ class Anthropic(HTTPAdapter):
         return super().key_headers(key) if _TAKES_BEARER.match(self.base_url) else {"x-api-key": key}
 
     def decoder(self, request: Request, *, raw: bool = False) -> MessagesDecoder:
-        return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw)
+        fallbacks = bool(request.options.get("fallbacks"))
+        return MessagesDecoder(provider=self.provider, messages=request.messages, fallbacks=fallbacks, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return use_type_as_code(http_error(self.provider, status, headers, body))

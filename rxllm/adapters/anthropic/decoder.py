@@ -19,6 +19,9 @@ block                  events
 ``tool_use``           a tool call; if no delta contains arguments, those in the start frame are used
 ``server_tool_use``,   a tool call with the metadata ``{"server": True}``
 ``mcp_tool_use``
+``fallback``           from here on, another model answers in place of one that refused: a message part, an entry of
+                       ``fallbacks`` in the metadata, and another model in the message's; the calls before it are
+                       incomplete, if the decoder expects `fallbacks`, so that they do not run
 any other, such as a   a message part that is sent back unchanged; for search results, also a ``SourceAdded`` for
 server tool's result   each page
 =====================  ==============================================================================================
@@ -36,6 +39,7 @@ from rxllm.adapters._usage_and_metadata import REFUSALS, costs_beside, dicts, me
 from rxllm.adapters.anthropic.frames import (
     CLIENT_CALL,
     CONTENT,
+    FALLBACK,
     SERVER_CALLS,
     THOUGHTS,
     Delta,
@@ -67,13 +71,24 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 
 class MessagesDecoder(FrameDecoder):
-    """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events."""
+    """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events.
+
+    `fallbacks` says that other models may answer if this one refuses. The arguments of the client's calls then arrive
+    at the end of the message, since the calls of a model that refuses must not run.
+    """
 
     content = CONTENT
 
-    def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        provider: str = "anthropic",
+        messages: Iterable[Message] = (),
+        fallbacks: bool = False,
+        raw: bool = False,
+    ) -> None:
         super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
-        self._content = Content(self.blocks, provider)
+        self._content = Content(self.blocks, provider, fallbacks=fallbacks)
         self._usage: dict[str, Any] = {}
 
     def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
@@ -144,6 +159,9 @@ class MessagesDecoder(FrameDecoder):
             self._usage |= counters
             self.blocks.usage(to_usage(self._usage))
             self.blocks.note(metadata_of(self._usage))
+            for entry in dicts(self._usage.get("iterations")):
+                if entry.get("type") == "fallback_message" and isinstance(entry.get("model"), str):
+                    self.blocks.answered_by(entry["model"])
         if end is None:
             return
         if end.stop_reason:
@@ -201,9 +219,11 @@ class _Block:
 class Content:
     """Converts the content blocks of one message to events."""
 
-    def __init__(self, blocks: Blocks, provider: str) -> None:
+    def __init__(self, blocks: Blocks, provider: str, *, fallbacks: bool = False) -> None:
         self._blocks = blocks
         self._provider = provider
+        self._fallbacks = fallbacks
+        self._held: list[tuple[int | None, Any]] = []  # the arguments of calls that may be a refusing model's
         self._open: dict[int, _Block] = {}
         self._calls = 0
 
@@ -226,6 +246,28 @@ class Content:
                 block.position, self._calls = self._calls, self._calls + 1
                 metadata = self._metadata(kind, data)
                 self._blocks.call(block.position, text_of(data.get("id")), data.get("name"), None, metadata)
+            case _ if kind == FALLBACK:
+                self._hand_over(data)
+            case _:
+                pass
+
+    def _add_arguments(self, call: _Block, arguments: Any) -> None:
+        if self._is_held(call):
+            self._held.append((call.position, arguments))
+        else:
+            self._blocks.call(call.position, None, None, arguments)
+
+    def _is_held(self, call: _Block) -> bool:
+        """Return whether the call waits for the end of the message, so that no tool starts early."""
+        return self._fallbacks and call.kind == CLIENT_CALL
+
+    def _hand_over(self, data: dict[str, Any]) -> None:
+        self._held = []
+        self._blocks.drop_calls()
+        self._blocks.append("fallbacks", [{name: value for name, value in data.items() if name != "type"}])
+        match data.get("to"):
+            case {"model": str(model)}:
+                self._blocks.answered_by(model)
             case _:
                 pass
 
@@ -251,7 +293,7 @@ class Content:
             self._sign(delta.signature)
         elif delta.partial_json is not None and (call := self._call(index)) is not None:
             call.filled = call.filled or bool(delta.partial_json)
-            self._blocks.call(call.position, None, None, delta.partial_json)
+            self._add_arguments(call, delta.partial_json)
         elif (block := self._open.get(self._place(index))) is None:
             return False
         elif delta.citation is not None:
@@ -272,7 +314,7 @@ class Content:
         self._blocks.close_block()
         if block is not None:
             self._add_rest(block)
-            if block.position is not None:
+            if block.position is not None and not self._is_held(block):
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
@@ -281,6 +323,9 @@ class Content:
             self._blocks.close_block()
             self._add_rest(block)
         self._open = {}
+        for position, arguments in self._held:
+            self._blocks.call(position, None, None, arguments)
+        self._held = []
 
     def _sign(self, signature: str) -> None:
         if signature:
@@ -297,7 +342,7 @@ class Content:
 
     def _add_rest(self, block: _Block) -> None:
         if block.position is not None and not block.filled and block.data.get("input"):
-            self._blocks.call(block.position, None, None, block.data["input"])
+            self._add_arguments(block, block.data["input"])
         for citation in block.citations:
             self._blocks.source(citation)
         if block.is_opaque:
