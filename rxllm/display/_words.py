@@ -91,7 +91,7 @@ _REMEDIES = {
     "timeout": "pass a larger timeout, or ask another model with ops.fallback",
     "network_error": "check the base_url and the network",
     "truncated": "ask again, or use ops.restart to do so automatically",
-    "content_filter": "change the request",
+    "content_filter": "change the request, or ask another model with ops.fallback",
     "budget_exceeded": "pass a larger budget",
 }
 """Maps error reasons to remedies. A message that contains a semicolon or a line break gets no remedy."""

@@ -251,6 +251,7 @@ class _Fallback(Plan):
 
     def note(self, times: Mapping[str, Any]) -> Mapping[str, Any]:
         answered_by = self._names[self._start + len(self._failures)]
+        times = {} if self._restarts.is_announced else times  # the `StepRestarted` event shows the lost attempt
         return {"fallback": {"answered_by": answered_by, "errors": tuple(self._failures), **times}}
 
     def _place(self, attempt: int) -> int:

@@ -168,6 +168,7 @@ class Restarts:
     def __init__(self) -> None:
         self._events: list[Event] = []  # The current attempt's events.
         self._standing: list[Event] | None = None  # The events of the latest attempt that produced content.
+        self.is_announced = False  # Whether a restart has been announced.
 
     def record(self, source: Observable[Event]) -> Observable[Event]:
         self._events = []
@@ -187,6 +188,7 @@ class Restarts:
         abandoned, self._standing = self._standing, self._events
         if abandoned is None:
             return ()
+        self.is_announced = True
         state = reduce(StreamCollector.apply_event, abandoned, StreamCollector())
         data: dict[str, Any] = {"response": state.to_response()}
         return Custom(ABANDONED, data), StepRestarted(reason, attempt)

@@ -29,6 +29,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.adapters import Ollama
+from rxllm.display import timeline
 from rxllm.events import (
     ErrorEvent,
     Event,
@@ -355,6 +356,14 @@ def test_tools_run_for_the_model_that_answers() -> None:
     assert ran == [2]
     assert sum(isinstance(event, StepRestarted) for event in events) == 1
     assert events[-1].result.final_response.output_text == "Done"
+
+
+def test_a_timeline_shows_an_answer_that_was_replaced_once() -> None:
+    first, second = Fake(["Well", ("finish", "content_filter")]), Fake("Hello")
+    engine = Engine(first, operators=[ops.fallback(second, after_content=True)])
+    drawing = str(timeline(stream_generate(engine, "Hi").pipe(ops.timed()).to_list().run()))
+    assert drawing.count("content_filter") == 1
+    assert "fallback" not in drawing
 
 
 # race, hedge, retry, restart, circuit_breaker
