@@ -75,8 +75,8 @@ __all__ = [
 
 NOTHING: Mapping[str, Any] = {}
 
-_RARE = frozenset({"refusal", "estimated_tokens"})
-"""Fields that most events leave empty. An event's repr has them only if they are set."""
+_RARE: Mapping[str, Any] = {"refusal": False, "estimated_tokens": None}
+"""Fields that most events leave at these defaults. An event's repr has them only if they are set."""
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type"):
@@ -87,7 +87,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type"):
 
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in self.__struct_fields__}
-        shown = (f"{name}={value!r}" for name, value in values.items() if value or name not in _RARE)
+        shown = (f"{name}={value!r}" for name, value in values.items() if value is not _RARE.get(name, values))
         return f"{type(self).__name__}({', '.join(shown)})"
 
 

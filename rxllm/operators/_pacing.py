@@ -172,7 +172,7 @@ class _Smoother(Backlog[Event, Event]):
 def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
     if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
         return None
-    return last.delta if len(last.delta) < _LONG else None
+    return last.delta if 0 < len(last.delta) < _LONG else None
 
 
 def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:

@@ -232,7 +232,7 @@ def text_of(item: Any) -> str | None:
 
 def continues(last: Any, item: Any) -> bool:
     """Return whether `item` continues the text of `last`."""
-    if type(last) is not type(item):
+    if type(last) is not type(item) or text_of(last) is None:
         return False
     if type(item) is Nested:
         return last.path == item.path and continues(last.event, item.event)

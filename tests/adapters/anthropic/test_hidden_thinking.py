@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from reactivex.testing import TestScheduler
 
 from rxllm import Anthropic, Engine, Response, ThinkingDelta, Timeouts, generate, stream_generate
 from rxllm import operators as ops
@@ -12,6 +13,7 @@ from rxllm.adapters.anthropic.decoder import MessagesDecoder
 from rxllm.events import Event
 from rxllm.testing import World, simulate
 from rxllm.testing.loopback import Pause, Reply
+from rxllm.testing.marbles import cold, record
 from rxllm.values import ThinkingPart
 from tests.adapters.anthropic.support import END, HI, PING, START, begin, delta, finish, stop
 
@@ -64,6 +66,7 @@ def test_hidden_thinking_is_a_delta_without_text() -> None:
         ThinkingDelta("so", "block_0", 7),
     ]
     assert repr(deltas[0]) == "ThinkingDelta(delta='', id='block_0', estimated_tokens=12)"
+    assert repr(deltas[1]) == "ThinkingDelta(delta='', id='block_0', estimated_tokens=0)"
     assert repr(ThinkingDelta("so")) == "ThinkingDelta(delta='so', id=None)"
 
 
@@ -106,3 +109,13 @@ def test_a_third_partys_estimate_that_is_no_number_is_a_fault() -> None:
 
     error = generate(Engine(adapter, retry=False), "Hi").run().error
     assert "estimated_tokens is not an int or None" in str(error)
+
+
+def test_text_that_follows_hidden_thinking_is_not_lost_in_operators_that_join() -> None:
+    burst = [ThinkingDelta("so it "), ThinkingDelta("", None, 12), ThinkingDelta("is "), ThinkingDelta("well")]
+    for operator in (ops.smooth(0.5), ops.conflate()):
+        scheduler = TestScheduler()
+        events = cold(scheduler, "(abcd)|", dict(zip("abcd", burst, strict=True)))
+        seen = [what for _, kind, what in record(scheduler, lambda e=events, op=operator: e.pipe(op)) if kind == "next"]
+        assert "".join(event.delta for event in seen) == "so it is well"
+        assert [event.estimated_tokens for event in seen if not event.delta] == [12]
