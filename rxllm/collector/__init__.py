@@ -28,6 +28,7 @@ from rxllm.collector._event_faults import event_fault
 from rxllm.collector._message import BLOCKS, DELTAS, BlockKey, block_key, fold_message
 from rxllm.collector._step import (
     AWAITING_USER,
+    FALLBACK,
     PAUSE,
     STEERED,
     VETOED,
@@ -42,6 +43,7 @@ from rxllm.collector._step import (
     is_waiting,
     joined,
     nest,
+    pending_calls,
     unnest,
 )
 from rxllm.collector._stream_collector import StreamCollector
@@ -51,6 +53,7 @@ __all__ = [
     "AWAITING_USER",
     "BLOCKS",
     "DELTAS",
+    "FALLBACK",
     "PAUSE",
     "STEERED",
     "VETOED",
@@ -71,6 +74,7 @@ __all__ = [
     "is_waiting",
     "joined",
     "nest",
+    "pending_calls",
     "unnest",
     "with_partial_step",
 ]

@@ -25,8 +25,8 @@ from rxllm.collector._step import (
     execute,
     halt_metadata,
     halted_by,
-    is_pending,
     is_unfinished,
+    pending_calls,
     tool_message,
     with_agents,
 )
@@ -252,7 +252,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         if summary.fresh:
             return summary.steps[-1].response
         message = self.message
-        calls = tuple(filter(is_pending, message.tool_calls))
+        calls = pending_calls(message)
         wins = summary.finish_reason in ("length", "content_filter", "error")
         return Response(
             message=message,

@@ -28,7 +28,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
 
-from rxllm.collector import DELTAS, fold_message, is_pending
+from rxllm.collector import DELTAS, fold_message, pending_calls
 from rxllm.events import (
     NOTHING,
     ErrorEvent,
@@ -302,7 +302,7 @@ class Blocks:
         message = replace(fold_message(self._folded), metadata=self._identity)
         if self._refused:
             reason = "content_filter"
-        elif reason in (None, "stop", "other") and any(map(is_pending, message.tool_calls)):
+        elif reason in (None, "stop", "other") and pending_calls(message):
             reason = "tool_calls"
         self._emit(MessageCompleted(message, reason, raw, self._metadata))
         self.ended = True

@@ -39,7 +39,6 @@ from rxllm.adapters._usage_and_metadata import REFUSALS, costs_beside, dicts, me
 from rxllm.adapters.anthropic.frames import (
     CLIENT_CALL,
     CONTENT,
-    FALLBACK,
     SERVER_CALLS,
     THOUGHTS,
     Delta,
@@ -47,6 +46,7 @@ from rxllm.adapters.anthropic.frames import (
     MessageFrame,
     to_usage,
 )
+from rxllm.collector import FALLBACK
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart, StreamError
 from rxllm.values.json_text import read_json
 from rxllm.values.usage import whole

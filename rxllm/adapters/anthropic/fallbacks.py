@@ -21,7 +21,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.adapters.anthropic.frames import CLIENT_CALL, FALLBACK, SERVER_CALLS, THOUGHTS
+from rxllm.adapters.anthropic.frames import CLIENT_CALL, SERVER_CALLS, THOUGHTS
+from rxllm.collector import FALLBACK
 
 Block = dict[str, Any]
 

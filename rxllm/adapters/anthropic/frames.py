@@ -14,7 +14,6 @@ from rxllm.values import Usage
 
 CLIENT_CALL = "tool_use"
 THOUGHTS = ("thinking", "redacted_thinking")
-FALLBACK = "fallback"
 SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
 CITATIONS = (
     "char_location",
