@@ -48,9 +48,9 @@ def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Eve
 def hedge(after: float) -> Callable[[Observable[Event]], Stream[Event]]:
     """Subscribe again if no content arrives within `after` seconds.
 
-    The first subscription to emit content wins, or to be refused an answer. ``stream.pipe(ops.hedge(after=2))`` is the same as
-    ``rxllm.hedge(stream, after=2)``. To hedge every call of an engine, write
-    ``Engine(adapter, operators=[ops.hedge(after=2)])``.
+    The first subscription to emit content wins. A refusal counts as content: the same model would refuse again.
+    ``stream.pipe(ops.hedge(after=2))`` is the same as ``rxllm.hedge(stream, after=2)``. To hedge every call of an
+    engine, write ``Engine(adapter, operators=[ops.hedge(after=2)])``.
 
     Raises ``ValidationError("invalid_option")`` if `after` is not a positive number.
     """
