@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 import msgspec
 
 from rxllm.values import (
+    AdapterError,
     ChatResult,
     FinishReason,
     LLMError,
@@ -74,12 +75,20 @@ __all__ = [
 
 NOTHING: Mapping[str, Any] = {}
 
+_RARE: Mapping[str, Any] = {"refusal": False, "estimated_tokens": None}
+"""Fields that most events leave at these defaults. An event's repr has them only if they are set."""
+
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type"):
     if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
 
         def __getattr__(self, name: str) -> Any:
             raise no_field(self, name, self.__struct_fields__)
+
+    def __repr__(self) -> str:
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown = (f"{name}={value!r}" for name, value in values.items() if value is not _RARE.get(name, values))
+        return f"{type(self).__name__}({', '.join(shown)})"
 
 
 class MessageStarted(_Event, frozen=True, tag="message_started"):
@@ -89,17 +98,19 @@ class MessageStarted(_Event, frozen=True, tag="message_started"):
 
 
 class TextDelta(_Event, frozen=True, gc=False, tag="text_delta"):
-    """A piece of text."""
+    """A piece of text. `refusal` is True if it belongs to a refusal, which OpenAI marks as such."""
 
     delta: str
     id: str | None = None
+    refusal: bool = False
 
 
 class TextCompleted(_Event, frozen=True, gc=False, tag="text_completed"):
-    """A text block is complete. `text` is the text of the whole block."""
+    """A text block is complete. `text` is the text of the whole block. `refusal` is as in `TextDelta`."""
 
     text: str
     id: str | None = None
+    refusal: bool = False
 
 
 class ToolCallStarted(_Event, frozen=True, tag="tool_call_started"):
@@ -254,10 +265,15 @@ class ChatCompleted(_Event, frozen=True, tag="chat_completed"):
 
 
 class ThinkingDelta(_Event, frozen=True, gc=False, tag="thinking_delta"):
-    """A piece of the model's thinking."""
+    """A piece of the model's thinking.
+
+    If the model thinks without showing its thoughts, `delta` is empty. `estimated_tokens` is then roughly the number of
+    tokens since the previous event, or 0 if the provider does not say. The bill may differ.
+    """
 
     delta: str
     id: str | None = None
+    estimated_tokens: int | None = None
 
 
 class ThinkingCompleted(_Event, frozen=True, tag="thinking_completed"):
@@ -410,6 +426,48 @@ def is_prelude(event: Event) -> bool:
     An unknown frame may contain content, so a call cannot be retried after one.
     """
     return isinstance(event, MessageStarted | UsageUpdated)
+
+
+def shows_nothing(event: Event) -> bool:
+    """Return whether the answer may still turn out to be a refusal that has shown the user nothing else.
+
+    Hidden thinking shows nothing, and neither does a refusal's own text.
+    """
+    match event:
+        case (
+            TextDelta(refusal=True) | TextCompleted(refusal=True) | ThinkingDelta(delta="") | ThinkingCompleted(text="")
+        ):
+            return True
+        case _:
+            return is_prelude(event)
+
+
+REFUSED = "the model refused to answer, or a filter stopped its answer"
+
+
+def failure_of(event: Event) -> LLMError | None:
+    """Return the error of an ``ErrorEvent``, or the error that stands for a refused answer, or None.
+
+    On every wire, a refusal is an answer with the finish reason ``content_filter``. Its error is an
+    ``AdapterError("content_filter")``, as if the provider had refused the request.
+    """
+    match event:
+        case ErrorEvent(error=error):
+            return error
+        case MessageCompleted(finish_reason="content_filter", raw_finish_reason=raw, metadata=metadata):
+            return AdapterError("content_filter", REFUSED, code=raw, metadata=metadata)
+        case _:
+            return None
+
+
+def is_refusal(error: object) -> bool:
+    """Return whether `error` means that the model refused to answer, or that a filter stopped the request or answer."""
+    return isinstance(error, AdapterError) and error.reason == "content_filter"
+
+
+def with_text(event: TextDelta | ThinkingDelta, text: str) -> TextDelta | ThinkingDelta:
+    """Return a delta with another text, in the same block as `event`."""
+    return TextDelta(text, event.id, event.refusal) if type(event) is TextDelta else ThinkingDelta(text, event.id)
 
 
 def unparsed(event: Event) -> Event:

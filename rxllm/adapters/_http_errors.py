@@ -34,7 +34,8 @@ _UNKNOWN_KEY = re.compile(  # xAI puts these words in a URL
     re.IGNORECASE,
 )
 _FILTERED = re.compile(
-    r"content (management|filter)|content_filter|responsible ?ai|violates usage guidelines|input was flagged",
+    r"content (management|filter)|content_filter|responsible ?ai|violates usage guidelines|input was flagged"
+    r"|flagged (as potentially violating|for possible)|content exists risk",  # the last words are DeepSeek's
     re.IGNORECASE,
 )
 
@@ -54,6 +55,7 @@ _BY_CODE = {
         "data_inspection_failed",
         "image_content_policy_violation",
         "bio_policy",
+        "cyber_policy",
         "misalignment_policy_violation",
     ),
     "authentication_failed": (

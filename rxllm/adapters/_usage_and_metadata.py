@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from rxllm.values import Usage
+from rxllm.values import FinishReason, Usage
 from rxllm.values.usage import amount, whole
 
 _NAMES = {
@@ -60,6 +60,15 @@ _NAMES = {
     "prompt_cache_diagnostics": "prompt_cache_diagnostics",
     "cache_miss_reason": "cache_miss_reason",
 }
+REFUSALS: dict[str, FinishReason] = dict.fromkeys(
+    (
+        *("refusal", "content_filter", "content_filtered", "guardrail_intervened", "safety", "sensitive"),
+        *("recitation", "blocklist", "prohibited_content", "spii", "model_armor", "content_policy_violation"),
+    ),
+    "content_filter",
+)
+"""The finish reasons that mean a refusal, in the words of providers and of the gateways before them."""
+
 _TIMES = ("queue_time", "prompt_time", "completion_time", "total_time")
 _SEVERITIES = ("safe", "low", "medium", "high")
 

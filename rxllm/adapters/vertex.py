@@ -190,7 +190,8 @@ class Vertex(HTTPAdapter):
 
     def decoder(self, request: Request, *, raw: bool = False) -> Decoder:
         if _is_claude(request):
-            return MessagesDecoder(messages=request.messages, raw=raw, ledger=claude.ledger_of(request))
+            ledger, fallbacks = claude.ledger_of(request), bool(request.options.get("fallbacks"))
+            return MessagesDecoder(messages=request.messages, fallbacks=fallbacks, raw=raw, ledger=ledger)
         return GeminiDecoder(messages=request.messages, n=gemini.candidate_count(request), raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:

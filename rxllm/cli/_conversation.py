@@ -82,7 +82,7 @@ class Screen:
         match event:
             case TextDelta(delta=text) if self._text:
                 self._write(sys.stdout, text.translate(_CONTROLS) if sys.stdout.isatty() else text)
-            case ThinkingDelta(delta=text):
+            case ThinkingDelta(delta=text) if text:
                 dim = "\x1b[2m{}\x1b[0m" if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else "{}"
                 self._write(sys.stderr, dim.format(text.translate(_CONTROLS)))
             case ToolCallCompleted():  # such as a call to a search tool

@@ -28,6 +28,7 @@ from rxllm.collector._event_faults import event_fault
 from rxllm.collector._message import BLOCKS, DELTAS, BlockKey, block_key, fold_message
 from rxllm.collector._step import (
     AWAITING_USER,
+    FALLBACK,
     PAUSE,
     STEERED,
     VETOED,
@@ -37,11 +38,13 @@ from rxllm.collector._step import (
     innermost,
     is_hosted,
     is_incomplete,
+    is_pending,
     is_server,
     is_unfinished,
     is_waiting,
     joined,
     nest,
+    pending_calls,
     unnest,
 )
 from rxllm.collector._stream_collector import StreamCollector
@@ -51,6 +54,7 @@ __all__ = [
     "AWAITING_USER",
     "BLOCKS",
     "DELTAS",
+    "FALLBACK",
     "PAUSE",
     "STEERED",
     "VETOED",
@@ -66,11 +70,13 @@ __all__ = [
     "innermost",
     "is_hosted",
     "is_incomplete",
+    "is_pending",
     "is_server",
     "is_unfinished",
     "is_waiting",
     "joined",
     "nest",
+    "pending_calls",
     "unnest",
     "with_partial_step",
 ]

@@ -31,7 +31,9 @@ def event_fault(event: Any) -> str | None:
     """Return what is wrong with `event`, or None if nothing is wrong."""
     cls = cast(type[Any], type(event))
     # Check deltas and usage first, because they are the most frequent events.
-    if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and type(event.id) in _ID:
+    if cls is TextDelta and type(event.delta) is str and type(event.id) in _ID and type(event.refusal) is bool:
+        return None
+    if cls is ThinkingDelta and type(event.delta) is str and type(event.id) in _ID and event.estimated_tokens is None:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:
         return _usage_fault(event)

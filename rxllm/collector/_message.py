@@ -191,7 +191,10 @@ class Blocks:
 
 def _parts(blocks: Blocks) -> list[Part]:
     parts = (_part(key[0], cast(list[str], part)) if isinstance(part, list) else part for key, part in blocks.items())
-    return [part for part in parts if part != TextPart("")]
+    return [part for part in parts if part not in _EMPTY]
+
+
+_EMPTY = (TextPart(""), ThinkingPart(""))  # thinking is empty if it is hidden, and kept if it is signed
 
 
 def _part(kind: type[Event], pieces: list[str]) -> Part:

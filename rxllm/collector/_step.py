@@ -323,6 +323,30 @@ def is_hosted(call: ToolCall) -> bool:
     return bool(call.metadata.get("hosted"))
 
 
+FALLBACK = "fallback"
+"""The type of the part in which another model takes over from one that refused. Anthropic's server adds it."""
+
+
+def pending_calls(message: Message) -> tuple[ToolCall, ...]:
+    """Return the calls that the client must run. The calls of a model that refused are not among them."""
+    calls = tuple(filter(is_pending, message.tool_calls))
+    if not calls or isinstance(message.content, str):
+        return calls
+    refused: set[str] = set()
+    ids: set[str] = set()
+    for part in message.parts:
+        if isinstance(part, ToolCallPart):
+            ids.add(part.id)
+        elif isinstance(part, ProviderPart) and part.data.get("type") == FALLBACK:
+            refused |= ids
+    return tuple(call for call in calls if call.id not in refused)
+
+
+def is_pending(call: ToolCall) -> bool:
+    """Return whether the client must run this call."""
+    return not is_server(call) and not is_incomplete(call)
+
+
 def is_incomplete(call: ToolCall) -> bool:
     """Return whether the stream ended before the call was complete.
 

@@ -25,9 +25,8 @@ from rxllm.collector._step import (
     execute,
     halt_metadata,
     halted_by,
-    is_incomplete,
-    is_server,
     is_unfinished,
+    pending_calls,
     tool_message,
     with_agents,
 )
@@ -253,7 +252,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         if summary.fresh:
             return summary.steps[-1].response
         message = self.message
-        calls = tuple(call for call in message.tool_calls if not is_server(call) and not is_incomplete(call))
+        calls = pending_calls(message)
         wins = summary.finish_reason in ("length", "content_filter", "error")
         return Response(
             message=message,

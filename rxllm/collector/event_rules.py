@@ -58,7 +58,7 @@ from typing import Any
 from rxllm import events as ev
 from rxllm.collector._event_faults import event_fault
 from rxllm.collector._message import BLOCKS, DELTAS, BlockKey, block_key, fold_message
-from rxllm.collector._step import is_server, unnest
+from rxllm.collector._step import pending_calls, unnest
 from rxllm.values import StreamError, Usage
 from rxllm.values.json_text import read_arguments
 
@@ -355,8 +355,7 @@ class _Response:
             names = [name for name in vars(folded) if getattr(folded, name) != getattr(event.message, name)]
             parts = ", ".join(f"{name}={getattr(folded, name)!r}" for name in names)  # a message's repr omits fields
             raise BrokenRule("message_folded", f"the events fold into a message with {parts}")
-        pending = [call for call in folded.tool_calls if not is_server(call)]
-        if pending and event.finish_reason not in ("tool_calls", "length", "content_filter", "error"):
+        if pending_calls(folded) and event.finish_reason not in ("tool_calls", "length", "content_filter", "error"):
             raise BrokenRule("finish_reason", f"{event.finish_reason!r} leaves tool calls unanswered")
 
 

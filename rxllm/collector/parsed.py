@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rxllm.collector import is_unfinished
-from rxllm.events import MessageCompleted
+from rxllm.events import REFUSED, MessageCompleted
 from rxllm.values import ChatResult, LLMError, Response, StepResult, ValidationError
 from rxllm.values.argument_checks import shorten
 
@@ -51,7 +51,7 @@ def unreadable(error: ValidationError, end: Response[Any] | MessageCompleted) ->
         return error
     said = [str(text) for text in (error.metadata.get("text"), end.raw_finish_reason) if text and text != "stop"]
     shown = f": {shorten(', '.join(said), 200)}" if said else ""
-    message = f"the model refused to answer, or a filter stopped its answer{shown}; see the error's metadata"
+    message = f"{REFUSED}{shown}; see the error's metadata"
     metadata = {**end.metadata, **error.metadata, "raw_finish_reason": end.raw_finish_reason}
     return ValidationError(error.reason, message, metadata=metadata)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from rxllm.collector import StreamCollector, with_partial_step
-from rxllm.display._words import Look, duration, ending
+from rxllm.display._words import Look, duration, ending, thinking_text
 from rxllm.events import (
     EVENT_CLASSES,
     AskUserRequested,
@@ -19,6 +19,7 @@ from rxllm.events import (
     FileAdded,
     MessageCompleted,
     Nested,
+    RawChunk,
     SourceAdded,
     Steered,
     StepCompleted,
@@ -35,6 +36,7 @@ from rxllm.events import (
     ToolExecutionStarted,
     ToolProgress,
     ToolResultEncoded,
+    UsageUpdated,
 )
 from rxllm.values import (
     ChatResult,
@@ -128,8 +130,9 @@ class Card(msgspec.Struct, frozen=True):
     """The state of one stream on a screen.
 
     `first` is when the first token arrived, and `latest` is when the latest event arrived. `writing` is when the
-    current response began, and `wrote` is how many seconds the earlier responses took. `agents` maps tool call ids to
-    the agents' cards. `steered` contains the user's corrections, each with the number of steps before it.
+    current response began, and `wrote` is how many seconds the earlier responses took. `hidden` is the estimated number
+    of tokens in a thought that is in progress but not shown, or None. `agents` maps tool call ids to the agents' cards.
+    `steered` contains the user's corrections, each with the number of steps before it.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
@@ -145,6 +148,7 @@ class Card(msgspec.Struct, frozen=True):
     latest: float | None = None
     writing: float | None = None
     wrote: float = 0.0
+    hidden: int | None = None
     restarted: str = ""
     has_events: bool = False
     has_tools: bool = False
@@ -158,8 +162,9 @@ class Card(msgspec.Struct, frozen=True):
         if type(item) not in EVENTS:
             return msgspec.structs.replace(self, value=item)
         state = self.state.apply_event(item)
+        hidden = _hidden(self.hidden, item)
         if self.writing is not None and type(item) in _DELTAS:
-            return msgspec.structs.replace(self, state=state, latest=now)
+            return msgspec.structs.replace(self, state=state, latest=now, hidden=hidden)
         return msgspec.structs.replace(
             _update_times(self, item, now),
             state=state,
@@ -167,6 +172,7 @@ class Card(msgspec.Struct, frozen=True):
             agents=_update_agents(self.agents, item, now),
             steered=(*self.steered, (len(state.steps), item)) if type(item) is Steered else self.steered,
             latest=now,
+            hidden=hidden,
             has_events=True,
             has_tools=self.has_tools or type(item) in _TOOLS,
         )
@@ -211,6 +217,13 @@ def _update_times(card: Card, event: Event, now: float) -> Card:
     elif type(event) in _WRITTEN:
         first, writing = now if first is None else first, now if writing is None else writing
     return msgspec.structs.replace(card, first=first, writing=writing, wrote=wrote, restarted=restarted)
+
+
+def _hidden(tokens: int | None, event: Event) -> int | None:
+    """Return the estimated length of the hidden thought that is in progress after `event`."""
+    if type(event) is ThinkingDelta and event.estimated_tokens is not None:
+        return (tokens or 0) + event.estimated_tokens
+    return tokens if type(event) in (UsageUpdated, RawChunk, Nested) else None
 
 
 def _seconds_writing(card: Card, now: float) -> float:
@@ -418,6 +431,8 @@ def _activity(card: Card) -> tuple[Look, str]:
         return "running", f"running {', '.join(running)}"
     if card.first is None and not card.has_value:
         return "running", "waiting for the first token"
+    if card.hidden is not None:
+        return "running", thinking_text(card.hidden)
     return "running", "streaming" if card.writing is not None else "waiting for the model"
 
 

@@ -125,7 +125,7 @@ def _addition(event: Event) -> tuple[str, str]:
             return "start", ""
         case TextDelta(delta=text) | AskUserRequested(question=text):
             return "text", text
-        case ThinkingDelta(delta=text):
+        case ThinkingDelta(delta=text) if text:
             return "thinking", text
         case ErrorEvent(error=error):
             return "error", f"{type(error).__name__}: {error}"

@@ -190,7 +190,7 @@ def _row(row: Row) -> list[RenderableType]:
             return [_Markdown(text)]
         case ThinkingPart(text=text):
             end = text if len(text) <= THINKING else f"…{text[-THINKING:].partition(' ')[2]}"
-            return [Text(clean_line(end), style="dim italic")]
+            return [Text(clean_line(end) or "(thinking)", style="dim italic")]
         case ToolRow():
             return _tool(row)
         case Correction(text=text, used=used):

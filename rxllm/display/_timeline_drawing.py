@@ -87,7 +87,8 @@ def figures(row: Row) -> str:
     if row.kind == "step":
         texts = ["" if row.first_token is None else f"{fine_duration(row.first_token)} TTFT"]
         texts += [f"{usage.output_tokens:,} tok" if usage.output_tokens else "", f"{rate:,.0f}/s" if rate else ""]
-        texts += [dollars(usage.total_cost)]
+        hidden = sum(bar.tokens for bar in row.bars)
+        texts += [f"thinking: ~{hidden:,} tok" if hidden else "", dollars(usage.total_cost)]
     else:
         texts = ["" if row.end is None else fine_duration(row.end - row.start)]
     return " · ".join(filter(None, [*texts, row.error or row.note]))

@@ -27,6 +27,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from rxllm.display._words import count
 from rxllm.events import (
     AskUserRequested,
     ChatCompleted,
@@ -104,13 +105,17 @@ class _Gap(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct):
-    """A bar in a row. `end` is None while the bar is growing. `ticks` are the times when deltas or progress arrived."""
+    """A bar in a row. `end` is None while the bar is growing. `ticks` are the times when deltas or progress arrived.
+
+    `tokens` is how much the model has thought without showing it, as an estimate.
+    """
 
     kind: Kind
     start: float
     end: float | None = None
     title: str = ""
     ticks: list[float] = msgspec.field(default_factory=list[float])
+    tokens: int = 0
 
 
 class Row(msgspec.Struct):
@@ -238,6 +243,9 @@ class Lane:
             step.bars.append(bar)
         if type(event) is TextDelta:
             bar.ticks.append(at)
+        elif type(event) is ThinkingDelta and event.estimated_tokens:
+            bar.tokens += event.estimated_tokens
+            bar.title = f"about {count(bar.tokens, 'token')}"
 
     def _open_step(self) -> Row:
         if self._step is None:

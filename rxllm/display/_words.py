@@ -59,6 +59,15 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def thinking_text(tokens: int) -> str:
+    """Describe thinking that is not shown. `tokens` is an estimate, or 0 if there is none.
+
+    >>> thinking_text(1234), thinking_text(0)
+    ('thinking, about 1,234 tokens', 'thinking')
+    """
+    return f"thinking, about {count(tokens, 'token')}" if tokens else "thinking"
+
+
 def error_text(error: Exception) -> str:
     """Return the error's text, with a remedy if there is one.
 
@@ -82,7 +91,7 @@ _REMEDIES = {
     "timeout": "pass a larger timeout, or ask another model with ops.fallback",
     "network_error": "check the base_url and the network",
     "truncated": "ask again, or use ops.restart to do so automatically",
-    "content_filter": "change the request",
+    "content_filter": "change the request, or ask another model with ops.fallback",
     "budget_exceeded": "pass a larger budget",
 }
 """Maps error reasons to remedies. A message that contains a semicolon or a line break gets no remedy."""

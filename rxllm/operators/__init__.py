@@ -27,6 +27,7 @@ from rxllm._lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rxllm.operators._budget import budget
+    from rxllm.operators._circuit_breaker import circuit_breaker
     from rxllm.operators._cost import cost
     from rxllm.operators._event_operators import lift
     from rxllm.operators._event_operators import plugins as plugins
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from rxllm.operators._json_answers import items, partials, text_at
     from rxllm.operators._look import journaled, tap, timed, trace
     from rxllm.operators._pacing import gate, smooth, snapshots
-    from rxllm.operators._race_and_fallback import circuit_breaker, fallback, hedge, race
+    from rxllm.operators._race_and_fallback import fallback, hedge, race
     from rxllm.operators._rate_limited import rate_limited
     from rxllm.operators._redact import map_text, redact
     from rxllm.operators._repeat_until_halt import continue_with, repeat_until_halt
@@ -130,6 +131,7 @@ if not TYPE_CHECKING:  # With `__getattr__`, a type checker would accept any nam
         __name__,
         {
             "_budget": "budget",
+            "_circuit_breaker": "circuit_breaker",
             "_cost": "cost",
             "_event_operators": "lift plugins",
             "_finally_result": "finally_result",
@@ -137,7 +139,7 @@ if not TYPE_CHECKING:  # With `__getattr__`, a type checker would accept any nam
             "_guard": "guard",
             "_json_answers": "items partials text_at",
             "_look": "journaled tap timed trace",
-            "_race_and_fallback": "circuit_breaker fallback hedge race",
+            "_race_and_fallback": "fallback hedge race",
             "_rate_limited": "rate_limited",
             "_redact": "map_text redact",
             "_repeat_until_halt": "continue_with repeat_until_halt",

@@ -23,7 +23,6 @@ from rxllm.events import (
     RawChunk,
     StepCompleted,
     StepRestarted,
-    ToolCallDelta,
     UsageUpdated,
 )
 from rxllm.operators._cost import CHARACTERS_PER_TOKEN, NOTHING, OUTPUT_TOKENS, Cost, Estimate, ResponseCount, cost_of
@@ -297,7 +296,7 @@ class _Meter:
 
     def _on_delta(self, event: Any) -> None:
         response = self._running.get(()) or self._begin(())
-        response.count.characters += len(event.arguments_delta if type(event) is ToolCallDelta else event.delta)
+        response.count.see(event)
         self._seen.append(event)
         self._unfinished.see(event)
         self._observer.on_next(event)

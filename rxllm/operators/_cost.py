@@ -235,8 +235,10 @@ class ResponseCount:
 
     def see(self, event: object) -> None:
         match event:
-            case TextDelta(delta=text) | ThinkingDelta(delta=text) | ToolCallDelta(arguments_delta=text):
+            case TextDelta(delta=text) | ToolCallDelta(arguments_delta=text):
                 self.characters += len(text)
+            case ThinkingDelta(delta=text, estimated_tokens=tokens):
+                self.characters += len(text) or (tokens or 0) * CHARACTERS_PER_TOKEN
             case MessageStarted(message=message):
                 self._model = message.metadata.get("model")
                 self.begin()

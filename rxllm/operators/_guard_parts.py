@@ -34,6 +34,7 @@ from rxllm.events import (
     ToolExecutionStarted,
     ToolProgress,
     UsageUpdated,
+    with_text,
 )
 from rxllm.operators._event_operators import EVENTS, not_an_event
 from rxllm.operators._words_and_sentences import Segmenter, find_sentence
@@ -152,7 +153,7 @@ class GuardParts:
         if not event.delta:
             return ((event, self.count),)
         return [
-            (event if piece == event.delta else type(event)(piece, event.id), number)
+            (event if piece == event.delta else with_text(event, piece), number)
             for piece, number in self._cut(key, event.delta)
         ]
 

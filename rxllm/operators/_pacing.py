@@ -12,7 +12,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.collector import StreamCollector
-from rxllm.events import Event, TextDelta, ThinkingDelta
+from rxllm.events import Event, TextDelta, ThinkingDelta, with_text
 from rxllm.operators._event_operators import EVENTS, not_an_event, operate
 from rxllm.operators._words_and_sentences import split_words
 from rxllm.runtime import (
@@ -112,8 +112,8 @@ class _Smoother(Backlog[Event, Event]):
             text, first_due = start + text, self._waiting.pop()[1]
             self._pieces -= 1
         first_word, *words = split_words(text)
-        pieces = [(type(event)(first_word, event.id), first_due)]
-        pieces += [(type(event)(word, event.id), due) for word in words]
+        pieces = [(with_text(event, first_word), first_due)]
+        pieces += [(with_text(event, word), due) for word in words]
         first = None if self._armed else pieces.pop(0)[0]
         self._waiting += pieces
         self._pieces += len(pieces)
@@ -172,7 +172,7 @@ class _Smoother(Backlog[Event, Event]):
 def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
     if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
         return None
-    return last.delta if len(last.delta) < _LONG else None
+    return last.delta if 0 < len(last.delta) < _LONG else None
 
 
 def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:

@@ -37,6 +37,7 @@ from rxllm.events import (
     ToolExecutionCompleted,
     ToolExecutionStarted,
     ToolResultEncoded,
+    with_text,
 )
 from rxllm.operators._event_operators import EVENTS, Agents, lift, not_an_event, with_agents
 from rxllm.runtime import Stream
@@ -224,7 +225,7 @@ class _Redacting:
             case TextDelta() | ThinkingDelta():
                 return self._delta(event)
             case TextCompleted():
-                changed = TextCompleted(self._whole(event.text), event.id)
+                changed = msgspec.structs.replace(event, text=self._whole(event.text))
                 return (*self._rest(block_key(TextDelta, event.id, self._open)), changed)
             case ThinkingCompleted():
                 text = self._whole(event.text)
@@ -272,7 +273,7 @@ class _Redacting:
         text = block.feed(event.delta)
         if text == event.delta:
             return (event,)
-        return (type(event)(text, event.id),) if text else ()
+        return (with_text(event, text),) if text else ()
 
     def _rest(self, key: tuple[Any, str | None]) -> Iterable[Event]:
         block = self._open.pop(key, None)
@@ -369,11 +370,12 @@ class _Mapping:
                 delta = self._call(event.delta)
                 self._has_text = True
                 self._open.setdefault(block_key(TextDelta, event.id, self._open), []).append(delta)
-                return TextDelta(delta, event.id) if delta else None
+                return with_text(event, delta) if delta else None
             case TextCompleted():
                 self._has_text = True
                 pieces = self._open.pop(block_key(TextDelta, event.id, self._open), None)
-                return TextCompleted(self._whole(event.text) if pieces is None else "".join(pieces), event.id)
+                text = self._whole(event.text) if pieces is None else "".join(pieces)
+                return msgspec.structs.replace(event, text=text)
             case MessageCompleted():
                 return msgspec.structs.replace(event, message=self._message(event.message))
             case StepCompleted():

@@ -12,7 +12,7 @@ from reactivex import Observable, abc
 from rxllm.collector import StreamCollector
 from rxllm.events import Custom, ErrorEvent, Event, StepCompleted, StepRestarted
 from rxllm.operators._event_operators import handle_each, operate
-from rxllm.runtime import OnRetry, Retry, RetryPolicy, Stream, attempting, policy_argument, retrying
+from rxllm.runtime import OnRetry, Plan, Retry, RetryPolicy, Stream, attempting, policy_argument, retrying
 from rxllm.values import LLMError
 from rxllm.values.argument_checks import check_function
 
@@ -147,7 +147,8 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     emitted, and the earlier content is kept.
 
     `policy` is a `RetryPolicy` or a mapping with its fields. If the first attempt fails before any content, retrying is
-    left to the engine. If the policy allows no further attempt, the last error is passed on.
+    left to the engine. If the policy allows no further attempt, the last error is passed on. A refusal restarts the
+    response only if ``"content_filter"`` is in the policy's `retry_on`; ``ops.fallback`` asks another model instead.
 
     Use this operator for a single response, in an engine's operators or after ``stream_generate`` or ``stream_step``. A
     failure after a ``StepCompleted`` does not trigger a restart. ``ops.text`` leaves out what the new attempt repeats.
@@ -160,23 +161,52 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     return lambda source: attempting(lambda: _Restarting(source, rules))
 
 
-class _Restarting:
+class Restarts:
+    """Keeps the events of each attempt, and announces an attempt that replaces another one's content."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []  # The current attempt's events.
+        self._standing: list[Event] | None = None  # The events of the latest attempt that produced content.
+        self.is_announced = False  # Whether a restart has been announced.
+
+    def record(self, source: Observable[Event]) -> Observable[Event]:
+        self._events = []
+        return source.do_action(self._events.append)
+
+    @property
+    def has_content(self) -> bool:
+        return self._standing is not None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the step is complete, so that nothing can replace its content."""
+        return any(isinstance(event, StepCompleted) for event in self._events)
+
+    def announce(self, reason: str, attempt: int) -> Iterable[Event]:
+        """Return the events that precede the content of the current attempt."""
+        abandoned, self._standing = self._standing, self._events
+        if abandoned is None:
+            return ()
+        self.is_announced = True
+        state = reduce(StreamCollector.apply_event, abandoned, StreamCollector())
+        data: dict[str, Any] = {"response": state.to_response()}
+        return Custom(ABANDONED, data), StepRestarted(reason, attempt)
+
+
+class _Restarting(Plan):
     late = True
 
     def __init__(self, source: Observable[Event], rules: RetryPolicy) -> None:
         self._source = source
         self._rules = rules
-        self._events: list[Event] = []  # The current attempt's events.
-        self._standing: list[Event] | None = None  # The events of the latest attempt that produced content.
+        self._restarts = Restarts()
         self._reason = ""
 
     def source(self, attempt: int) -> Observable[Event]:
-        self._events = []
-        return self._source.do_action(self._events.append)
+        return self._restarts.record(self._source)
 
     def again(self, error: Exception, attempt: int) -> float | None:
-        is_over = any(isinstance(event, StepCompleted) for event in self._events)
-        if self._standing is None or is_over or not self._rules.allows(error, attempt):
+        if not self._restarts.has_content or self._restarts.is_over or not self._rules.allows(error, attempt):
             return None
         assert isinstance(error, LLMError)
         self._reason = error.reason
@@ -185,12 +215,7 @@ class _Restarting:
         return seconds
 
     def opens(self, attempt: int) -> Iterable[Event]:
-        abandoned, self._standing = self._standing, self._events
-        if abandoned is None:
-            return ()
-        state = reduce(StreamCollector.apply_event, abandoned, StreamCollector())
-        data: dict[str, Any] = {"response": state.to_response()}
-        return Custom(ABANDONED, data), StepRestarted(self._reason, attempt)
+        return self._restarts.announce(self._reason, attempt)
 
     def name(self, attempt: int) -> str:
         return f"attempt {attempt}"

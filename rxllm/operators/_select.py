@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from reactivex import Observable, abc
 
-from rxllm.collector import BlockKey, block_key, innermost, is_incomplete, is_server, unnest
+from rxllm.collector import BlockKey, block_key, innermost, is_pending, unnest
 from rxllm.collector.parsed import unreadable
 from rxllm.events import (
     ErrorEvent,
@@ -197,7 +197,7 @@ def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
 
     def read(event: Event) -> Iterable[ToolCall]:
         call = cast(ToolCallCompleted, event).tool_call
-        return () if is_server(call) or is_incomplete(call) else (call,)
+        return (call,) if is_pending(call) else ()
 
     return extract("tool_calls", lambda: read, ToolCallCompleted)
 
@@ -280,7 +280,7 @@ class TextPieces:
     def __call__(self, event: Event) -> Iterable[str]:
         if isinstance(event, self._delta):
             self._open.setdefault(block_key(self._delta, event.id, self._open))
-            return (event.delta,)
+            return (event.delta,) if event.delta else ()  # it is empty if the thinking is hidden
         if isinstance(event, self._completed):
             block = block_key(self._delta, event.id, self._open)
             if block not in self._open:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from reactivex import Observable, abc
 
 from rxllm.collector import DELTAS
-from rxllm.events import Nested, ToolCallDelta
+from rxllm.events import Nested, ToolCallDelta, with_text
 from rxllm.operators._event_operators import operate
 from rxllm.runtime import Backlog, Gate, Stream, clock, current_gate, schedule_in
 from rxllm.runtime.back_pressure import HELD_BACK
@@ -219,17 +219,20 @@ class _KeepingLatest(_WhileBusy[T]):
 
 
 def text_of(item: Any) -> str | None:
-    """Return the text of a delta or string, or None if `item` is neither."""
+    """Return the text of a delta or string, or None if `item` is neither.
+
+    Hidden thinking has none: if it were joined, its estimate would be lost.
+    """
     if type(item) is Nested:
         return text_of(item.event)
-    if type(item) in DELTAS:
+    if type(item) in DELTAS and getattr(item, "estimated_tokens", None) is None:
         return item.arguments_delta if type(item) is ToolCallDelta else item.delta
     return item if type(item) is str else None
 
 
 def continues(last: Any, item: Any) -> bool:
     """Return whether `item` continues the text of `last`."""
-    if type(last) is not type(item):
+    if type(last) is not type(item) or text_of(last) is None:
         return False
     if type(item) is Nested:
         return last.path == item.path and continues(last.event, item.event)
@@ -242,4 +245,4 @@ def join_texts(item: Any, texts: Iterable[str]) -> Any:
     text = "".join(texts)
     if type(item) is str:
         return text
-    return ToolCallDelta(item.id, text) if type(item) is ToolCallDelta else type(item)(text, item.id)
+    return ToolCallDelta(item.id, text) if type(item) is ToolCallDelta else with_text(item, text)

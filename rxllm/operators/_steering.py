@@ -20,6 +20,7 @@ from rxllm.events import (
     TextDelta,
     ThinkingDelta,
     ToolCallStarted,
+    with_text,
 )
 from rxllm.operators._words_and_sentences import Segmenter, find_sentence
 from rxllm.runtime import RecallingJournal, Stream, call_context, clock, conclude, current_scope, paced, scoped, unpaced
@@ -167,7 +168,7 @@ class _UntilSentence:
         if type(event) in _BEGINNINGS and not self._has_calls and self._is_steered():
             end = self._end_of_sentence(event)
             if end is not None:
-                self._cut([TextDelta(event.delta[:end], event.id)] if isinstance(event, TextDelta) and end else [])
+                self._cut([with_text(event, event.delta[:end])] if isinstance(event, TextDelta) and end else [])
                 return
         self._see(event)
         self._observer.on_next(event)

@@ -13,7 +13,16 @@ import msgspec
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
-from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageCompleted, StepCompleted, is_prelude
+from rxllm.events import (
+    ChatCompleted,
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    StepCompleted,
+    failure_of,
+    is_prelude,
+    shows_nothing,
+)
 from rxllm.runtime._clock import clock, stopwatch
 from rxllm.runtime._concurrency import Bounded
 from rxllm.runtime._scope import current_scope, within
@@ -46,9 +55,9 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     >>> race(stream_generate(slow, "Is it?"), stream_generate(quick, "Is it?")).pipe(ops.to_text()).run()
     'Yes.'
 
-    Every event except ``MessageStarted``, ``UsageUpdated`` and ``ErrorEvent`` counts as content. If a stream fails or
-    ends before it has produced content, it drops out. If all streams drop out, the race ends in the same way as the
-    last of them.
+    Text, thinking, tool calls and other parts of an answer count as content; hidden thinking and the text of a refusal
+    do not. If a stream fails, ends or refuses to answer before it has produced content, it drops out. If all streams
+    drop out, the race ends in the same way as the last of them.
 
     The response or chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``, where the first stream is
     number 0. If the events are timed (see ``ops.timed``), the metadata also contains the times of the other streams.
@@ -74,10 +83,11 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
     'In time.'
 
-    The slower subscription is disposed. See ``race`` for what counts as content. If the first subscription fails before
-    it has emitted content, the second one starts at once. ``MessageCompleted`` has the metadata
-    ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge every call of an engine, use
-    ``ops.hedge``.
+    The slower subscription is disposed. Every event except ``MessageStarted``, ``UsageUpdated`` and ``ErrorEvent``
+    counts as content. If the first subscription fails before it has emitted content, the second one starts at once. A
+    refusal is an answer like any other, because both subscriptions ask the same model the same question.
+    ``MessageCompleted`` has the metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge
+    every call of an engine, use ``ops.hedge``.
 
     Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable, or if `after` is not positive.
     """
@@ -109,6 +119,7 @@ class _Race:
         scheduler: abc.SchedulerBase | None,
     ) -> None:
         self._name = name
+        self._may_refuse = name == "race"
         self._sources = sources
         self._delays = delays
         self._observer = observer
@@ -163,9 +174,11 @@ class _Race:
                 self._receive(event, waiting)
             elif index in self._entries:
                 waiting.append(event)
-                if isinstance(event, ErrorEvent):
-                    self._lose(index, event.error, lambda: conclude(self._observer, waiting))
-                elif not is_prelude(event):
+                failure = failure_of(event)
+                is_last = not isinstance(event, ErrorEvent) and len(self._entries) == 1
+                if failure is not None and (self._may_refuse or isinstance(event, ErrorEvent)) and not is_last:
+                    self._lose(index, failure, lambda: conclude(self._observer, waiting))
+                elif not (shows_nothing(event) if self._may_refuse else is_prelude(event)):
                     self._win(index, waiting)
 
         def on_failure(error: Any) -> None:

@@ -21,7 +21,7 @@ from msgspec.structs import fields, force_setattr, replace
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
 
-from rxllm.events import ErrorEvent, Event, MessageCompleted, is_prelude
+from rxllm.events import ErrorEvent, Event, MessageCompleted, failure_of, is_prelude
 from rxllm.runtime._clock import clock, stopwatch
 from rxllm.runtime._scope import current_scope, within
 from rxllm.runtime._stream import Stream
@@ -47,6 +47,14 @@ class Plan(Protocol):
     def again(self, error: Exception, attempt: int) -> float | None:
         """Return how many seconds to wait before the next attempt, or None to give up."""
         ...
+
+    def failure(self, event: Event) -> Exception | None:
+        """Return why the attempt fails with `event`, or None if it does not fail."""
+        return failure_of(event)
+
+    def holds(self, event: Event) -> bool:
+        """Return whether `event` and the events before it are dropped if the attempt fails next."""
+        return is_prelude(event)
 
     def opens(self, attempt: int) -> Iterable[Event]:
         """Return the events to emit before the first content of the attempt."""
@@ -114,7 +122,7 @@ class Attempts:
     def _subscribe(self) -> None:
         self._count += 1
         self._began = self._seconds()
-        attempt = _Attempt(self, self._plan.late)
+        attempt = _Attempt(self, self._plan)
         subscription = self._source.disposable = SingleAssignmentDisposable()  # assign it before the source can fail
         with within(self._scope):  # otherwise, a retry would start in the failed attempt's scope
             source = self._plan.source(self._count)
@@ -143,11 +151,15 @@ class Attempts:
 class _Attempt:
     """Holds back the events of one attempt until its first content arrives."""
 
-    __slots__ = ("_attempts", "_delivering", "_end", "_failed", "_late", "_observer", "_pass", "_pending", "_releasing")
+    __slots__ = (
+        *("_attempts", "_delivering", "_end", "_failed", "_late", "_observer", "_pass", "_pending", "_plan"),
+        "_releasing",
+    )
 
-    def __init__(self, attempts: Attempts, late: bool) -> None:
+    def __init__(self, attempts: Attempts, plan: Plan) -> None:
         self._attempts = attempts
-        self._late = late
+        self._plan = plan
+        self._late = late = plan.late
         self._observer = attempts.observer
         self._pending: list[Event] | None = []
         self._pass: Callable[[Event], object] = self._pass_late if late else self._observer.on_next
@@ -178,11 +190,10 @@ class _Attempt:
             self._finish(self._observer.on_completed)
 
     def _hold(self, event: Event, events: list[Event]) -> None:
-        if isinstance(event, ErrorEvent) and self._attempts.again(event.error):
-            self._failed = True
+        if self._fails(event):
             return
         events.append(event)
-        if not is_prelude(event):
+        if not self._plan.holds(event):
             self._release(self._attempts.events_to_emit(events))
 
     def _release(self, waiting: list[Event]) -> None:
@@ -205,10 +216,13 @@ class _Attempt:
         end()
 
     def _pass_late(self, event: Event) -> None:
-        if isinstance(event, ErrorEvent) and not self._failed and self._attempts.again(event.error):
-            self._failed = True
-        if not self._failed:
+        if not self._failed and not self._fails(event):
             self._deliver(event)
+
+    def _fails(self, event: Event) -> bool:
+        failure = self._plan.failure(event) if isinstance(event, ErrorEvent | MessageCompleted) else None
+        self._failed = failure is not None and self._attempts.again(failure)
+        return self._failed
 
     def _deliver(self, event: Event) -> None:
         before, self._delivering = self._delivering, True
@@ -237,7 +251,8 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     retried. A random time of up to `jitter` seconds is added to each wait.
 
     A call is retried only if it fails with an `AdapterError` or a `StreamError` whose reason is in `retry_on`. If the
-    account has no credit left, the call is never retried.
+    account has no credit left, the call is never retried. A refusal counts as an ``AdapterError("content_filter")``. By
+    default, it is not retried, because the same model would refuse again; see ``ops.fallback``.
 
     Raises ``ValidationError("invalid_option")`` if a value is invalid.
     """
@@ -369,7 +384,7 @@ def retrying(
     return attempting(lambda: _Retrying(make, rules, on_retry))
 
 
-class _Retrying:
+class _Retrying(Plan):
     late = False
 
     def __init__(self, make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None) -> None:

@@ -236,6 +236,8 @@ _event_fields: dict[str, st.SearchStrategy[Any]] = {
     "attempt": st.integers(1, 9),
     "content": texts,
     "used": st.booleans(),
+    "refusal": st.booleans(),
+    "estimated_tokens": st.none() | st.integers(0, 9),
     "parts": st.lists(parts, max_size=2).map(tuple),
 }
 
@@ -267,9 +269,11 @@ def _block(draw: st.DrawFn, kind: str, block: str | None) -> list[ev.Event]:
     pieces = draw(st.lists(texts, max_size=3))
     text = "".join(pieces)
     if kind == "text":
-        return [*(ev.TextDelta(piece, block) for piece in pieces), ev.TextCompleted(text, block)]
+        refusal = draw(st.booleans())
+        return [*(ev.TextDelta(piece, block, refusal) for piece in pieces), ev.TextCompleted(text, block, refusal)]
     completed = ev.ThinkingCompleted(text, draw(st.none() | texts), draw(st.none() | maps), block)
-    return [*(ev.ThinkingDelta(piece, block) for piece in pieces), completed]
+    hidden = [ev.ThinkingDelta("", block, tokens) for tokens in draw(st.lists(st.integers(0, 9), max_size=1))]
+    return [*hidden, *(ev.ThinkingDelta(piece, block) for piece in pieces), completed]
 
 
 @st.composite

@@ -66,6 +66,11 @@ class Response(Value, Generic[T]):
         """The text of the model's thinking, or as much of it as the provider reveals."""
         return "".join(part.text for part in self._parts if isinstance(part, ThinkingPart))
 
+    @property
+    def refused(self) -> bool:
+        """Whether the model refused to answer, or a filter stopped the request or the answer."""
+        return self.finish_reason == "content_filter" or getattr(self.error, "reason", None) == "content_filter"
+
     def raise_for_error(self) -> Response[T]:
         """Return this response, or raise `error` if it is set."""
         if self.error is not None:

@@ -119,7 +119,7 @@ class Encoder:
                 return [*_end_step(lane), {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}]
             case ev.TextDelta(delta=delta, id=id):
                 return self._delta(lane, "TEXT", id, delta)
-            case ev.ThinkingDelta(delta=delta, id=id):
+            case ev.ThinkingDelta(delta=delta, id=id) if delta:
                 return self._delta(lane, "REASONING", id, delta)
             case ev.TextCompleted(text=text, id=id):
                 return self._complete_block(lane, "TEXT", id, text)

@@ -198,7 +198,7 @@ class Answer:
             case ev.TextCompleted(text=text):
                 self._add_text("" if ev.TextDelta in self._open else text)
                 self._open.discard(ev.TextDelta)
-            case ev.ThinkingDelta(delta=text):
+            case ev.ThinkingDelta(delta=text) if text:
                 self._open.add(ev.ThinkingDelta)
                 self._add({"reasoning_content": text})
             case ev.ThinkingCompleted(text=text):

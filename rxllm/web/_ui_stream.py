@@ -100,7 +100,7 @@ class Encoder:
         match event:
             case ev.TextDelta(delta=delta, id=id):
                 return self._delta("text", id, delta)
-            case ev.ThinkingDelta(delta=delta, id=id):
+            case ev.ThinkingDelta(delta=delta, id=id) if delta:
                 return self._delta("reasoning", id, delta)
             case ev.TextCompleted(text=text, id=id):
                 return self._complete_block("text", id, text, {})

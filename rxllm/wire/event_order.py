@@ -28,7 +28,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
 
-from rxllm.collector import DELTAS, fold_message
+from rxllm.collector import DELTAS, fold_message, pending_calls
 from rxllm.events import (
     NOTHING,
     Custom,
@@ -122,6 +122,7 @@ class Blocks:
         self._identity: dict[str, Any] = {}
         self._metadata: dict[str, Any] = {}
         self._refused = False
+        self._is_refusal = False  # whether the open text block belongs to a refusal
 
     def take(self) -> list[Event]:
         events, self._events = self._events, []
@@ -141,30 +142,34 @@ class Blocks:
         elif known:
             self._identity = known | self._identity
 
-    def text(self, delta: str, id: str | None = None) -> None:
+    def text(self, delta: str, id: str | None = None, *, refusal: bool = False) -> None:
         if not delta or self.ended:
             return
         if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] from JSON
             raise _not_text(delta)
-        if self._open != "text" or self._reported_id != id:
+        if self._open != "text" or self._reported_id != id or self._is_refusal is not refusal:
+            is_other_kind = self._open == "text" and self._reported_id == id
             self._begin("text", id)
+            self._id = self._ids.of(None) if is_other_kind and id is not None else self._id
+            self._is_refusal = refusal
         self._pieces.append(delta)
-        self._events.append(TextDelta(delta, self._id))
+        self._events.append(TextDelta(delta, self._id, refusal))
 
     def refusal(self, delta: str, id: str | None = None) -> None:
         """Report text in which the model refuses to answer. The finish reason becomes ``content_filter``."""
-        self.text(delta, id)
+        self.text(delta, id, refusal=True)
         self._refused = True
 
-    def thinking(self, delta: str, id: str | None = None) -> None:
-        if not delta or self.ended:
+    def thinking(self, delta: str, id: str | None = None, tokens: int | None = None) -> None:
+        """Report thinking. If the model hides it, `delta` is empty, and `tokens` is an estimate of its length."""
+        if self.ended or not (delta or tokens is not None):
             return
         if not isinstance(delta, str):  # pyright: ignore[reportUnnecessaryIsInstance] from JSON
             raise _not_text(delta)
         if self._open != "thinking" or self._reported_id != id:
             self._begin("thinking", id)
         self._pieces.append(delta)
-        self._events.append(ThinkingDelta(delta, self._id))
+        self._events.append(ThinkingDelta(delta, self._id, tokens))
 
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
@@ -195,6 +200,15 @@ class Blocks:
     def complete_call(self, index: int) -> None:
         if not self.ended:
             self._emit_calls(self.calls.complete(index))
+
+    def drop_calls(self) -> None:
+        """Complete the calls that are not complete as incomplete, since another model continues the message."""
+        if not self.ended:
+            self._emit_calls(self.calls.close(failed=True))
+
+    def answered_by(self, model: str) -> None:
+        """Report which model has answered, if it is not the one that the message started with."""
+        self._identity = {**self._identity, "model": model}
 
     def source(self, source: Mapping[str, Any]) -> None:
         self._add(SourceAdded(source))
@@ -255,7 +269,7 @@ class Blocks:
         kind, text = self._open, "".join(self._pieces)
         self._open, self._pieces = None, []
         if kind == "text":
-            self._emit(TextCompleted(text, self._id))
+            self._emit(TextCompleted(text, self._id, self._is_refusal))
         elif kind == "thinking":
             self._emit(ThinkingCompleted(text, self._signature, self._provider_data, self._id))
             self._signature = self._provider_data = None
@@ -290,7 +304,7 @@ class Blocks:
         message = replace(fold_message(self._folded), metadata=self._identity)
         if self._refused:
             reason = "content_filter"
-        elif reason in (None, "stop", "other") and any(not call.metadata.get("server") for call in message.tool_calls):
+        elif reason in (None, "stop", "other") and pending_calls(message):
             reason = "tool_calls"
         self._emit(MessageCompleted(message, reason, raw, self._metadata))
         self.ended = True

@@ -59,6 +59,17 @@ def test_the_status(status: int, expected: str):
         (400, {"message": "triggering Azure OpenAI's content management policy"}, "content_filter"),
         (
             400,
+            {
+                "message": "Invalid prompt: your prompt was flagged as potentially violating our usage policy.",
+                "code": "invalid_prompt",
+            },
+            "content_filter",
+        ),
+        (400, {"message": "Invalid prompt: it is empty", "code": "invalid_prompt"}, "invalid_request"),
+        (400, {"message": "no", "code": "cyber_policy"}, "content_filter"),
+        (400, {"message": "Content Exists Risk", "type": "invalid_request_error"}, "content_filter"),
+        (
+            400,
             {"code": 400, "status": "INVALID_ARGUMENT", "details": [{"reason": "API_KEY_INVALID"}]},
             "authentication_failed",
         ),

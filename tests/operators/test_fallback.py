@@ -32,7 +32,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.events import Event, MessageCompleted, MessageStarted, TextCompleted, TextDelta
-from rxllm.operators._race_and_fallback import Circuit
+from rxllm.operators._circuit_breaker import Circuit
 from rxllm.runtime import current_engine_call
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import Call, Message

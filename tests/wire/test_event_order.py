@@ -168,3 +168,19 @@ def test_what_comes_late_is_in_the_completed_message():
 
 def test_raw_comes_after_the_start():
     assert kinds(said(("raw", "chunk", {}))) == [MessageStarted, RawChunk]
+
+
+def test_a_refusal_is_a_block_of_its_own_and_marked() -> None:
+    for id in (None, "m"):
+        blocks = Blocks()
+        blocks.text("Well. ", id)
+        blocks.refusal("No", id)
+        blocks.refusal(".", id)
+        blocks.text(" So.", id)
+        blocks.end(over=True)
+        *_, end = events = blocks.take()
+        lawful(events)
+        texts = [(event.text, event.refusal) for event in events if isinstance(event, TextCompleted)]
+        assert texts == [("Well. ", False), ("No.", True), (" So.", False)]
+        assert [event.refusal for event in events if isinstance(event, TextDelta)] == [False, True, True, False]
+        assert (end.message.text, end.finish_reason) == ("Well. No. So.", "content_filter")

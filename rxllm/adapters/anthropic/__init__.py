@@ -45,6 +45,17 @@ class Anthropic(HTTPAdapter):
     ``Request.options`` is merged into the body. An option that is None removes the field. The option ``betas``, a list
     of names, is sent as the ``anthropic-beta`` header. The API has no seed, so ``Request.seed`` is not sent.
 
+    A call with a `reasoning_effort` asks for a summary of the model's thoughts. To leave them out, pass
+    ``options={"thinking": {"type": "adaptive", "display": "omitted"}}``. With the beta
+    ``thinking-token-count-2026-05-13``, the stream then has a ``ThinkingDelta`` without text, but with
+    ``estimated_tokens``, every so often.
+
+    With the option ``fallbacks`` and the beta ``server-side-fallback-2026-07-01``, Anthropic's server asks another
+    model if this one refuses. ``Response.model`` is then the model that answered, ``metadata["fallbacks"]`` lists the
+    models that gave way, and ``usage.extra["iterations"]`` has the usage of each. The tool calls of a model that gave
+    way do not run; therefore, all arguments arrive at the end of the message, and no tool starts before it. Such calls
+    are not sent back, and neither are that model's thoughts.
+
     System messages at the start of the thread are sent as ``system``. Later ones stay where they are, so that the
     cached prefix remains valid. If the model obeys them there, they keep the role ``system``. Otherwise, they become
     text between ``<system>`` tags, which a user could also type. To choose for yourself, set the option
@@ -110,8 +121,10 @@ class Anthropic(HTTPAdapter):
         return super().key_headers(key) if _TAKES_BEARER.match(self.base_url) else {"x-api-key": key}
 
     def decoder(self, request: Request, *, raw: bool = False) -> MessagesDecoder:
-        ledger = self._body(request, ledger_of)
-        return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw, ledger=ledger)
+        ledger, fallbacks = self._body(request, ledger_of), bool(request.options.get("fallbacks"))
+        return MessagesDecoder(
+            provider=self.provider, messages=request.messages, fallbacks=fallbacks, raw=raw, ledger=ledger
+        )
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return use_type_as_code(http_error(self.provider, status, headers, body))

@@ -14,11 +14,14 @@ Each block begins with a start frame and ends with a stop frame. The start frame
 block                  events
 =====================  ==============================================================================================
 ``text``               text, then a ``SourceAdded`` for each citation, even if the citation was sent before the text
-``thinking``,          thinking; its signature or ciphertext is kept, so that the thinking can be sent back
-``redacted_thinking``
+``thinking``,          thinking; its signature or ciphertext is kept, so that the thinking can be sent back; a delta
+``redacted_thinking``  with ``estimated_tokens`` is thinking that is not shown
 ``tool_use``           a tool call; if no delta contains arguments, those in the start frame are used
 ``server_tool_use``,   a tool call with the metadata ``{"server": True}``
 ``mcp_tool_use``
+``fallback``           from here on, another model answers in place of one that refused: a message part, an entry of
+                       ``fallbacks`` in the metadata, and another model in the message's; the calls before it are
+                       incomplete, if the decoder expects `fallbacks`, so that they do not run
 any other, such as a   a message part that is sent back unchanged; for search results, also a ``SourceAdded`` for
 server tool's result   each page
 =====================  ==============================================================================================
@@ -32,7 +35,7 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.adapters._http_errors import provider_error
-from rxllm.adapters._usage_and_metadata import costs_beside, dicts, metadata_of, text_of
+from rxllm.adapters._usage_and_metadata import REFUSALS, costs_beside, dicts, metadata_of, text_of
 from rxllm.adapters.anthropic.bound_thoughts import KEY, Ledger
 from rxllm.adapters.anthropic.frames import (
     CLIENT_CALL,
@@ -44,6 +47,7 @@ from rxllm.adapters.anthropic.frames import (
     MessageFrame,
     to_usage,
 )
+from rxllm.collector import FALLBACK
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart, StreamError
 from rxllm.values.json_text import read_json
 from rxllm.values.prefixes import PrefixReport
@@ -59,7 +63,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
-    "refusal": "content_filter",
+    **REFUSALS,
     # After `pause_turn`, another request must be sent. After `compaction`, none is needed.
     "pause_turn": "other",
     "compaction": "other",
@@ -71,7 +75,9 @@ _FRAME = msgspec.json.Decoder(Frame)
 class MessagesDecoder(FrameDecoder):
     """Decodes one response. If `raw` is true, the decoder also emits ``RawChunk`` events.
 
-    If the request has a `ledger`, the message remembers it.
+    `fallbacks` says that other models may answer if this one refuses. The arguments of the client's calls then arrive
+    at the end of the message, since the calls of a model that refuses must not run. If the request has a `ledger`, the
+    message remembers it.
     """
 
     content = CONTENT
@@ -81,11 +87,12 @@ class MessagesDecoder(FrameDecoder):
         *,
         provider: str = "anthropic",
         messages: Iterable[Message] = (),
+        fallbacks: bool = False,
         raw: bool = False,
         ledger: Ledger | None = None,
     ) -> None:
         super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
-        self._content = Content(self.blocks, provider)
+        self._content = Content(self.blocks, provider, fallbacks=fallbacks)
         self._ledger = ledger
         self._transformations: list[dict[str, Any]] = []
         self._usage: dict[str, Any] = {}
@@ -158,6 +165,9 @@ class MessagesDecoder(FrameDecoder):
             self._usage |= counters
             self.blocks.usage(to_usage(self._usage))
             self.blocks.note(metadata_of(self._usage))
+            for entry in dicts(self._usage.get("iterations")):
+                if entry.get("type") == "fallback_message" and isinstance(entry.get("model"), str):
+                    self.blocks.answered_by(entry["model"])
         if frame.input_transformations is not None:  # a second one comes from the model that a server fell back to
             self._transformations = dicts(frame.input_transformations)
             self.blocks.note({"input_transformations": frame.input_transformations})
@@ -225,9 +235,11 @@ class _Block:
 class Content:
     """Converts the content blocks of one message to events."""
 
-    def __init__(self, blocks: Blocks, provider: str) -> None:
+    def __init__(self, blocks: Blocks, provider: str, *, fallbacks: bool = False) -> None:
         self._blocks = blocks
         self._provider = provider
+        self._fallbacks = fallbacks
+        self._held: list[tuple[int | None, Any]] = []  # the arguments of calls that may be a refusing model's
         self._open: dict[int, _Block] = {}
         self._calls = 0
         self.thoughts: list[str] = []
@@ -253,6 +265,28 @@ class Content:
                 block.position, self._calls = self._calls, self._calls + 1
                 metadata = self._metadata(kind, data)
                 self._blocks.call(block.position, text_of(data.get("id")), data.get("name"), None, metadata)
+            case _ if kind == FALLBACK:
+                self._hand_over(data)
+            case _:
+                pass
+
+    def _add_arguments(self, call: _Block, arguments: Any) -> None:
+        if self._is_held(call):
+            self._held.append((call.position, arguments))
+        else:
+            self._blocks.call(call.position, None, None, arguments)
+
+    def _is_held(self, call: _Block) -> bool:
+        """Return whether the call waits for the end of the message, so that no tool starts early."""
+        return self._fallbacks and call.kind == CLIENT_CALL
+
+    def _hand_over(self, data: dict[str, Any]) -> None:
+        self._held = []
+        self._blocks.drop_calls()
+        self._blocks.append("fallbacks", [{name: value for name, value in data.items() if name != "type"}])
+        match data.get("to"):
+            case {"model": str(model)}:
+                self._blocks.answered_by(model)
             case _:
                 pass
 
@@ -271,13 +305,14 @@ class Content:
         """Add a delta to its block. Return False if the delta is of an unknown kind, or does not fit its block."""
         if delta.text is not None:
             self._blocks.text(delta.text)
-        elif delta.thinking is not None:
-            self._blocks.thinking(delta.thinking)
+        elif delta.thinking is not None or delta.estimated_tokens is not msgspec.UNSET:
+            tokens = None if delta.estimated_tokens is msgspec.UNSET else max(whole(delta.estimated_tokens) or 0, 0)
+            self._blocks.thinking(delta.thinking or "", tokens=tokens)
         elif delta.signature is not None:
             self._sign(self._open.get(self._place(index)), delta.signature)
         elif delta.partial_json is not None and (call := self._call(index)) is not None:
             call.filled = call.filled or bool(delta.partial_json)
-            self._blocks.call(call.position, None, None, delta.partial_json)
+            self._add_arguments(call, delta.partial_json)
         elif (block := self._open.get(self._place(index))) is None:
             return False
         elif delta.citation is not None:
@@ -298,7 +333,7 @@ class Content:
         self._blocks.close_block()
         if block is not None:
             self._add_rest(block)
-            if block.position is not None:
+            if block.position is not None and not self._is_held(block):
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
@@ -307,6 +342,9 @@ class Content:
             self._blocks.close_block()
             self._add_rest(block)
         self._open = {}
+        for position, arguments in self._held:
+            self._blocks.call(position, None, None, arguments)
+        self._held = []
 
     def _sign(self, block: _Block | None, signature: str) -> None:
         if signature:
@@ -327,7 +365,7 @@ class Content:
         if block.signature:
             self.thoughts.append(block.signature)
         if block.position is not None and not block.filled and block.data.get("input"):
-            self._blocks.call(block.position, None, None, block.data["input"])
+            self._add_arguments(block, block.data["input"])
         for citation in block.citations:
             self._blocks.source(citation)
         if block.is_opaque:

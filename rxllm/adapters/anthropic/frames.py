@@ -34,6 +34,7 @@ class Delta(msgspec.Struct, gc=False):
     text: str | None = None
     partial_json: str | None = None
     thinking: str | None = None
+    estimated_tokens: Any = msgspec.UNSET  # how much the model has thought unseen; often null
     signature: str | None = None
     citation: dict[str, Any] | None = None
     stop_reason: str | None = None

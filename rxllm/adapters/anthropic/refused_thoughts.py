@@ -27,7 +27,7 @@ from reactivex import Observable
 
 from rxllm.adapters._requests import invalid_field
 from rxllm.adapters.anthropic.frames import THOUGHTS
-from rxllm.runtime import Stream, attempting, current_scope
+from rxllm.runtime import Plan, Stream, attempting, current_scope
 from rxllm.values import AdapterError, Call, Message, Request, ThinkingPart
 
 _log = logging.getLogger("rxllm")
@@ -126,7 +126,7 @@ def path_of(place: tuple[int, int]) -> str:
     return "messages.{}.content.{}".format(*place)
 
 
-class _Resending:
+class _Resending(Plan):
     """The requests of one subscription."""
 
     late = False

@@ -7,7 +7,8 @@
    removed.
 4. Parts from other providers are left out. Anthropic's own parts are sent back unchanged, except for incomplete calls
    to server tools, unsigned thinking, and thinking at the end of a turn, which are left out. To send a file by its id,
-   set the beta header that is described in https://platform.claude.com/docs/en/build-with-claude/files.
+   set the beta header that is described in https://platform.claude.com/docs/en/build-with-claude/files. If another
+   model took over in the middle of an answer, what `fallbacks` names is left out too.
 5. Ids may contain only letters, digits, ``_`` and ``-``. Any other character becomes ``_``.
 """
 
@@ -29,6 +30,7 @@ from rxllm.adapters._requests import (
 )
 from rxllm.adapters._sent_schemas import ANTHROPIC, narrowed
 from rxllm.adapters.anthropic.bound_thoughts import Ledger, binds_thoughts
+from rxllm.adapters.anthropic.fallbacks import drop_refused
 from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS, THOUGHTS
 from rxllm.adapters.anthropic.refused_thoughts import mode_of, with_beta
 from rxllm.values import (
@@ -139,7 +141,7 @@ def effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
 
     Claude 4.6 and later models accept a level. Other models accept a budget:
     https://platform.claude.com/docs/en/build-with-claude/effort. Later models leave their thoughts out unless a summary
-    is asked for, as it is here; ``options={"thinking": {"type": "adaptive"}}`` does not ask for it.
+    is asked for, as it is here.
     """
     known = takes(model) or Takes()
     form = known.form or ("level" if "claude" in model else "budget")
@@ -225,6 +227,7 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
     turns: list[Block] = []
     instructions: list[Block] = []  # to be added after the current turn
     made = [(message, _mark_cached(message, _blocks_of(message, provider))) for message in messages]
+    drop_refused(blocks for _, blocks in made)
     drop_last_thoughts(made, lambda block: block["type"] in THOUGHTS)
     for message, blocks in made:
         if message.role == "system":

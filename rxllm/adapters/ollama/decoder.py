@@ -19,6 +19,7 @@ from typing import Any, cast
 import msgspec
 
 from rxllm.adapters._http_errors import provider_error
+from rxllm.adapters._usage_and_metadata import REFUSALS
 from rxllm.adapters.ollama.frames import OWN, PROVIDER, FirstLine, Line, MessageDelta, to_usage
 from rxllm.values import AdapterError, FinishReason, Message
 from rxllm.values.json_text import read_json
@@ -27,7 +28,13 @@ from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.framing import NDJSONFraming
 from rxllm.wire.tool_calls import CallTracker
 
-FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "load": "other", "unload": "other"}
+FINISH_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "load": "other",
+    "unload": "other",
+    **REFUSALS,
+}
 
 _FIRST = msgspec.json.Decoder(FirstLine)
 _LINE = msgspec.json.Decoder(Line)

@@ -9,6 +9,7 @@ See https://platform.openai.com/docs/api-reference/chat-streaming. The rules are
 * Spoken answers (``audio``) become text, and a file at the end of the answer.
 * Thought signatures and the id of the sound are kept, so that they can be sent back.
 * ``<think>...</think>`` at the beginning of the text is thinking, except at OpenAI.
+* xAI sends an empty delta for each token of thinking that it does not show.
 * Opaque ``reasoning_details``, such as signatures, are kept so that they can be sent back.
 * A refusal becomes text, and the finish reason becomes ``content_filter``.
 * Log-probabilities and other details become metadata.
@@ -29,6 +30,7 @@ import msgspec
 
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._usage_and_metadata import (
+    REFUSALS,
     costs_beside,
     dicts,
     metadata_of,
@@ -78,10 +80,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "tool_calls": "tool_calls",
     "tool_use": "tool_calls",
     "function_call": "tool_calls",
-    "content_filter": "content_filter",
-    "refusal": "content_filter",
-    "safety": "content_filter",
-    "sensitive": "content_filter",
+    **REFUSALS,
     "error": "error",
     "network_error": "error",
     "insufficient_system_resource": "error",
@@ -91,6 +90,7 @@ _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
+_EMPTY = Delta()
 _EXECUTED = 1 << 20
 """The first index for calls that Groq runs, well above the index of any other call."""
 
@@ -128,6 +128,7 @@ class ChatDecoder(FrameDecoder):
         self._audio: dict[str, list[Any]] = {}
         self._inputs: dict[int | None, str | None] = {}  # the ids of the unfinished calls to custom tools, by index
         self._executed: dict[int, dict[str, Any]] = {}
+        self._may_hide = provider == "xai"  # whether an empty delta is hidden thinking: only before the first content
         self._own: dict[str, Any] = {}  # the fields of the message that the next request must send back
 
     def read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
@@ -146,6 +147,9 @@ class ChatDecoder(FrameDecoder):
                 continue
             if choice.delta is not None and not (self._sse.is_json and choice.message is not None):
                 self._read_delta(choice.delta)
+                if self._may_hide and type(chunk) is Chunk:
+                    self._may_hide = choice.delta == _EMPTY and not choice.finish_reason
+                    self.blocks.thinking("", tokens=1 if self._may_hide else None)
             else:
                 self._read_whole(choice)
             if choice.logprobs:

@@ -186,3 +186,15 @@ def test_nothing_at_all_is_a_truncated_stream():
     assert started == MessageStarted(Message("assistant"))
     assert isinstance(failed, ErrorEvent)
     assert failed.error.reason == "truncated"
+
+
+def test_an_empty_delta_of_xai_is_a_token_of_hidden_thinking() -> None:
+    begin, empty = chunk({"role": "assistant"}), chunk({})
+    body = begin + empty * 3 + HI + empty + STOP + DONE
+    hidden = [ThinkingDelta("", "block_0", 1)] * 3 + [ThinkingCompleted("", id="block_0")]
+    shown = [STARTED, TextDelta("Hi", "block_1"), TextCompleted("Hi", "block_1")]
+    events, response = said(body, ChatDecoder(provider="xai"))
+    assert events == [STARTED, *hidden, *shown[1:]]
+    assert [part.text for part in response.message.parts] == ["Hi"]
+    others, _ = said(body)
+    assert [type(event) for event in others] == [type(event) for event in shown]
