@@ -339,6 +339,7 @@ CASES: dict[str, Callable[[int], Callable[[], Any]]] = {
     "open blocks folded": lambda n: partial(fold, of_open_blocks(n), StreamCollector.to_response),
     "open blocks as text": lambda n: through(of_open_blocks(n), ops.text()),
     "line breaks in one delta": lambda n: through(in_one_delta("\n", n), ops.sentences()),
+    "matches in one delta": lambda n: through(in_one_delta("secret ", n), ops.redact("secret")),
     "initials in one delta": lambda n: through(in_one_delta("A. ", n), ops.sentences()),
     "words in one delta": lambda n: through(in_one_delta("on ", n), ops.words()),
     "calls verified": lambda n: through(of_calls(n), ops.verify()),
