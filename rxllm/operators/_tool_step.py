@@ -60,6 +60,9 @@ from rxllm.runtime import (
 from rxllm.tools import WAITING, AgentTool, ToolSettings, WaitingCalls
 from rxllm.values import EngineError, FunctionTool, LLMError, StepResult, Thread, Tool, ToolCall
 
+MOST_LISTENING = 64
+"""The most calls of a response whose tools read the arguments while the model writes them. The others wait."""
+
 _CALLS = frozenset({ToolCallStarted, ToolCallDelta, ToolCallCompleted})
 
 
@@ -144,7 +147,9 @@ class ToolStep(abc.DisposableBase):
         match event:
             case ToolCallStarted(id=id, name=name):
                 tool, is_server = self._settings.tools_by_name.get(name), event.metadata.get("server")
-                if tool is not None and not is_server and self._may_stream(tool) and self._is_serial():
+                if tool is None or is_server or len(self._feeds) >= MOST_LISTENING:
+                    return
+                if self._may_stream(tool) and self._is_serial():
                     self._feeds[id] = ArgumentFeed(tool, id, self._open_source)
             case ToolCallDelta(id=id, arguments_delta=delta) if id in self._feeds:
                 self._feed(id, delta)
@@ -202,9 +207,8 @@ class ToolStep(abc.DisposableBase):
         tool = self._settings.tools_by_name.get(event.name)
         if tool is None or event.id in self._eager or not self._may_start_early(tool, event):
             return
-        state = self._state
-        call = self._eager[event.id] = state.current_tool_calls[event.id]
-        self._schedule(partial(self._begin_early, tool, call, state, None))
+        call = self._eager[event.id] = event.tool_call
+        self._schedule(partial(self._begin_early, tool, call, self._state, None))
 
     def _begin_early(
         self,

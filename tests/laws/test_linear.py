@@ -150,6 +150,7 @@ async def run_one(arguments: object) -> int:
 
 
 PLAIN = Tool("f", handler=run_one)
+EAGER = Tool("f", handler=run_one, eager=True)
 MANUAL = Tool("f", manual=True)
 APPROVAL = Tool("f", handler=run_one, approval=True)
 
@@ -305,6 +306,7 @@ CASES: dict[str, Callable[[int], Callable[[], Any]]] = {
     "keys of a partial object": lambda n: looked_at(n, '"a": ["b"], ', before="[{"),
     "text at a path": lambda n: through(of_json(n, *NOTE, before="[", after="{}]"), ops.text_at("*", "tags", "*")),
     "calls that run": lambda n: chat(n, PLAIN),
+    "calls that start early": lambda n: chat(n, EAGER),
     "calls of manual tools": lambda n: chat(n, MANUAL),
     "calls that wait for an approval": lambda n: chat(n, APPROVAL),
     "calls of as many tools": lambda n: (
