@@ -112,7 +112,7 @@ class ToolStep(abc.DisposableBase):
 
     def dispose(self) -> None:
         self._eager.clear()
-        self._feeds.clear()
+        self._drop_feeds()
         self._source.dispose()
         # Dispose of the source first. The disposal makes the journal record the response, which `settle` relies on.
         self._early.settle(is_used=False)
@@ -150,18 +150,18 @@ class ToolStep(abc.DisposableBase):
                 if tool is None or is_server or len(self._feeds) >= MOST_LISTENING:
                     return
                 if self._may_stream(tool) and self._is_serial():
-                    self._feeds[id] = ArgumentFeed(tool, id, self._open_source)
+                    self._feeds[id] = ArgumentFeed(tool, id, self._begin_listening, self._open_source)
             case ToolCallDelta(id=id, arguments_delta=delta) if id in self._feeds:
-                self._feed(id, delta)
+                self._feeds[id].feed(delta)
             case ToolCallCompleted():
                 self._end_call(event)
             case _:
                 pass
 
-    def _feed(self, id: str, delta: str) -> None:
-        feed = self._feeds[id]
-        feed.feed(delta)
-        if feed.is_ready and id not in self._eager:
+    def _begin_listening(self, feed: ArgumentFeed) -> None:
+        """Start the tool of `feed`, if the feed is ready and belongs to this response."""
+        id = feed.id
+        if feed.is_ready and id not in self._eager and self._feeds.get(id) is feed:
             tool, state = feed.tool, self._state
             call = self._eager[id] = ToolCall(id, tool.name, feed.arguments)
             self._schedule(partial(self._begin_early, tool, call, state, feed))
@@ -173,8 +173,13 @@ class ToolStep(abc.DisposableBase):
             self._step_tools().complete(event.id)
         else:
             if feed is not None:  # all arguments have arrived, so the tool receives them together
+                feed.close()
                 self._eager.pop(event.id, None)
             self._start_early(event)
+
+    def _drop_feeds(self) -> None:
+        while self._feeds:
+            self._feeds.popitem()[1].close()
 
     def _may_stream(self, tool: Tool) -> TypeGuard[FunctionTool[..., Any]]:
         """Return whether `tool` can start while the model is still writing its arguments."""
@@ -243,7 +248,7 @@ class ToolStep(abc.DisposableBase):
     def _void(self, reason: str) -> None:
         """Stop the tools that have started early, and discard their results."""
         self._eager.clear()
-        self._feeds.clear()
+        self._drop_feeds()
         self._early.discard()
         if self._tools is not None:
             for event in self._tools.void(f"{reason}, so this tool was stopped and its result is not used"):
@@ -252,7 +257,7 @@ class ToolStep(abc.DisposableBase):
     def _veto(self, call: ToolCall) -> None:
         """End the response, because `call` is incomplete and its tool has either failed or halted the chat."""
         self._source.dispose()
-        self._feeds.clear()
+        self._drop_feeds()
         *completions, end = close_response(self._state, VETOED, call)
         reason = (
             f"the tool {call.name!r} ended the response before the model had completed this call, so the call was "
