@@ -147,6 +147,16 @@ def test_an_item_of_too_many_parts_is_an_error() -> None:
     assert (error.reason, error.message) == ("malformed_event", "an item has 10001 parts; at most 10000 are read")
 
 
+def test_an_item_with_a_very_long_id_is_an_error() -> None:
+    item = {"type": "message", "id": "m" * 1_001}
+    events = fed(RESPONSES, [{"type": "response.output_item.added", "output_index": 0, "item": item}])
+    error = events[-1].error
+    assert (error.reason, error.message) == (
+        "malformed_event",
+        "the id of an item has 1001 characters; at most 1000 are read",
+    )
+
+
 def usage_of(wire: str, counters: dict[str, int]) -> Frames:
     match wire:
         case "anthropic":

@@ -44,6 +44,9 @@ from rxllm.wire.event_order import Blocks
 _OF_EVERY_CALL = {"type", "id", "call_id", "name", "arguments", "status"}
 """The fields of a function call that the next request fills in by itself. All others, such as ``async``, go back."""
 
+LONGEST_ID = 1_000
+"""The maximum length of an item's id, in characters."""
+
 _MOST_AWAITED = 100
 """The most indices and ids of items that wait. More arrive only from a server that means harm."""
 
@@ -233,6 +236,9 @@ class Output:
 
     def _begin(self, index: int | None, item: Item) -> Slot:
         slot = Slot(len(self._slots), item)
+        if len(slot.id) > LONGEST_ID:  # each of the item's blocks has an id that contains it
+            fault = f"the id of an item has {len(slot.id)} characters; at most {LONGEST_ID} are read"
+            raise StreamError("malformed_event", fault, provider=self.provider)
         self._slots.append(slot)
         self._by_index[slot.number if index is None else index] = slot
         if slot.id:
