@@ -59,7 +59,7 @@ from rxllm.runtime._unhandled import conclude, fail, log_hidden, report_unheard,
 from rxllm.runtime.back_pressure import LIMIT, MAX_WAITING, Gate, read_by
 from rxllm.runtime.context_variables import current_gate, current_place
 from rxllm.runtime.portal import call_context, call_loop, chosen_loop, running_loop
-from rxllm.runtime.threads import daemon_threads, in_thread, in_worker, off_loop
+from rxllm.runtime.threads import daemon_threads, in_thread, off_loop
 
 __all__ = [
     "LIMIT",
@@ -116,7 +116,6 @@ __all__ = [
     "from_async_iter",
     "hedge",
     "in_thread",
-    "in_worker",
     "is_content",
     "is_prelude",
     "log_hidden",

@@ -41,20 +41,18 @@ LARGE = 64_000
 
 
 async def off_loop(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return ``function(...)``. If `size` is more than `LARGE`, the function runs in a thread, as it takes a while."""
-    return function(*args, **kwargs) if size <= LARGE else await in_worker(function, *args, **kwargs)
+    """Return ``function(...)``. If `size` is more than `LARGE`, the function runs in a thread, as it takes a while.
 
-
-async def in_worker(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a short function that only computes in one of two threads, and return its result.
-
-    More threads would take turns with the event loop, and so slow it down, but they would not be faster.
+    All these functions share one thread. More would take turns with the event loop, and so slow it down, but not be
+    faster, because they only compute.
     """
+    if size <= LARGE:
+        return function(*args, **kwargs)
     call = partial(contextvars.copy_context().run, function, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_workers, call)
+    return await asyncio.get_running_loop().run_in_executor(_worker, call)
 
 
-_workers = ThreadPoolExecutor(2, "rxllm-json")
+_worker = ThreadPoolExecutor(1, "rxllm-json")
 
 
 # Threads that never keep the process alive

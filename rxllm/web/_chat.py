@@ -33,8 +33,8 @@ import rxllm
 from rxllm import Event, LLMError, RunError, Session, Stream, Thread, Tool, ValidationError, serializer
 from rxllm import operators as ops
 from rxllm.engine import Engine, as_engine
-from rxllm.runtime import in_worker, log_hidden
-from rxllm.session import SavedSession, SessionStore, stream_resume
+from rxllm.runtime import log_hidden, off_loop
+from rxllm.session import SavedSession, SessionStore, session_size, stream_resume
 from rxllm.values.argument_checks import check, check_count, check_instance
 from rxllm.web._ag_ui_encoder import Encoder as AGUIEncoder
 from rxllm.web._ag_ui_request import AGUIInput, ag_ui_id, from_ag_ui
@@ -223,10 +223,10 @@ class _Chat:
             raise RefusedError(415, "the content-type must be application/json", "unsupported_media_type")
         length = {"content-length": headers.get("content-length", "0").encode("latin-1")}
         body = await read_body(exchange.receive, length, self.max_body)
-        id, data = await in_worker(self._parsed, body)  # parsing a long request would block the loop
+        id, data = await off_loop(len(body), self._parsed, body)
         await self.door.admit(exchange.request, id)
         self.door.count(id, "POST")
-        run, before, encoder = await self._next_turn(id, data, exchange.receive)
+        run, before, encoder = await self._next_turn(id, data, len(body), exchange.receive)
         try:
             await exchange.stream(self._events(run, before), encoder)
         finally:
@@ -280,8 +280,8 @@ class _Chat:
         text = serializer.to_json(session).encode()
         return len(text) > self.max_session or most_values(text) > MAX_VALUES
 
-    async def _next_turn(self, id: str, data: Any, receive: Receive) -> tuple[str, list[Event], Any]:
-        """Begin a turn as soon as no other turn is open.
+    async def _next_turn(self, id: str, data: Any, size: int, receive: Receive) -> tuple[str, list[Event], Any]:
+        """Begin a turn as soon as no other turn is open. `size` is the length of the request in bytes.
 
         Return the run's id, a list of events, and the encoder. The events belong to earlier calls that are still open.
         The page must receive them before the run's own events.
@@ -297,7 +297,7 @@ class _Chat:
                 raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
             self.beginning.append(id)
             try:
-                return await self._begin(id, data)
+                return await self._begin(id, data, size)
             except RunError as error:
                 if error.reason != "conflict" or self.busy == "refuse" or clock() > until:
                     raise
@@ -327,13 +327,14 @@ class _Chat:
         except TimeoutError:
             raise RunError("conflict") from None
 
-    async def _begin(self, id: str, data: Any) -> tuple[str, list[Event], Any]:
+    async def _begin(self, id: str, data: Any, size: int) -> tuple[str, list[Event], Any]:
         saved = await self._load(id)
         session = saved.session
         if self.system is not None and not session.messages:
             session = session.with_thread(Thread().add_system(self.system))
         _, read = _READERS[self.protocol]
-        incoming = await in_worker(read, data, session, client_tools=self.client_tools)
+        size += session_size(session)
+        incoming = await off_loop(size, read, data, session, client_tools=self.client_tools)
         # If the last message is from the user, the page shows this turn in a new assistant message.
         is_message = data["messages"] and data["messages"][-1]["role"] == "user"
         before = events_of_open_calls(incoming.thread) if is_message and self.protocol == "ui" else []
@@ -343,7 +344,7 @@ class _Chat:
             own = {tool.name for tool in self.engine.tools}
             tools = {tool.name: tool for tool in incoming.tools if tool.name not in own}
             encoder = incoming.encoder()
-        if await in_worker(self._is_too_long, session):
+        if await off_loop(size, self._is_too_long, session):
             raise RefusedError(413, "this conversation is too long; start a new one", "conversation_too_long")
         answers: dict[str, Any] = {"approvals": incoming.approvals, "results": incoming.results}
         rxllm.stream_resume(self.engine.with_tools(*tools.values()), session.thread, **answers)  # checks the answers
