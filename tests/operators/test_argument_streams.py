@@ -34,7 +34,7 @@ from rxllm.events import (
     ToolProgress,
     ToolResultEncoded,
 )
-from rxllm.operators import _argument_feed
+from rxllm.operators import _argument_feed, _tool_step
 from rxllm.values import Message, StreamError, Tool, ToolError
 from tests.examples import examples
 from tests.operators.journal import KeepingJournal
@@ -548,6 +548,30 @@ def test_arguments_that_are_nested_too_deeply_fail_the_call() -> None:
     raw = '{"numbers": [1, ' + "[" * 300
     events = stepped(dictating("add", *pieces_of(raw, 20, 40)), listening(total))
     assert error_of(events).reason == "invalid_arguments"
+
+
+def test_calls_beyond_those_that_are_read_at_once_get_their_arguments_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tool_step, "MOST_LISTENING", 1)
+    pieces: list[list[str]] = []
+
+    @tool(eager=True)
+    async def save(text: Stream[str]) -> str:
+        read = [piece async for piece in text]
+        pieces.append(read)
+        return "".join(read)
+
+    async def model(request: Any, call: Any) -> AsyncIterator[Event]:
+        for id in ("c1", "c2"):
+            yield ToolCallStarted(id, "save")
+        for piece in ('{"text": "', "a", "b", '"}'):
+            for id in ("c1", "c2"):
+                yield ToolCallDelta(id, piece)
+                await asyncio.sleep(0)
+        for id in ("c1", "c2"):
+            yield ToolCallCompleted(id, "save", {"text": "ab"}, '{"text": "ab"}')
+
+    assert contents(result(stepped(model, save))) == {"c1": "ab", "c2": "ab"}
+    assert sorted(pieces) == [["a", "b"], ["ab"]]
 
 
 # Back-pressure
