@@ -37,6 +37,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, Unpack, cast
 
 import msgspec
@@ -51,7 +52,7 @@ from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
 from rxllm.pipelines.caller_answers import Answers, is_over
 from rxllm.pipelines.options import set_options, with_options
 from rxllm.pipelines.resuming import unchecked_resume
-from rxllm.runtime import Stream, clock, returned_by
+from rxllm.runtime import Stream, clock, off_loop, returned_by
 from rxllm.tools import Approval
 from rxllm.values import LLMError, Message, RunError, Session, SessionError, Turn, ValidationError, reader
 from rxllm.values.argument_checks import check, check_instance, is_name, must_be
@@ -93,6 +94,9 @@ class SessionStore(Protocol):
     An id is a non-empty string that can be encoded as UTF-8. A store may have further rules, such as a maximum length.
     All methods raise ``ValidationError("invalid_option")`` if the id is invalid. If the store is unreachable, full or
     broken, they can raise ``RunError("store_unavailable")``.
+
+    A store may also have a method ``open_run(id)``, which returns the `run` of ``await load(id)`` without reading the
+    session. Without it, ``web.chat`` loads a session to see whether a turn is open.
     """
 
     def load(self, id: str) -> Awaitable[SavedSession]:
@@ -132,12 +136,15 @@ class MemorySessions:
 
     async def load(self, id: str) -> SavedSession:
         version, text = self._saved.get(_check_id(id), (0, ""))
-        session = serializer.from_json(text, Session, local_files=True) if text else Session(id=id)
-        return SavedSession(session, version)
+        if not text:
+            return SavedSession(Session(id=id), version)
+        read = partial(serializer.from_json, text, Session, local_files=True)
+        return SavedSession(await off_loop(len(text), read), version)
 
     async def save(self, session: Session, version: int = 0) -> SavedSession:
         check_instance("session", session, Session, "a Session")
-        id, text = _check_id(session.id), serializer.to_json(session)
+        id = _check_id(session.id)
+        text = await off_loop(session_size(session), serializer.to_json, session)
         with self._lock:
             if self._saved.get(id, (0, ""))[0] != version:
                 raise RunError("conflict", f"the session {id!r} has changed since it was loaded; load it again")
@@ -148,6 +155,14 @@ class MemorySessions:
     async def delete(self, id: str) -> None:
         with self._lock:
             self._saved.pop(_check_id(id), None)
+
+
+def session_size(session: Session) -> int:
+    """Return about how many characters the JSON of `session` has. Large data in tool calls is not counted."""
+    return sum(100 + _LENGTH_OF_PART * len(message.parts) + len(message.text) for message in session.messages)
+
+
+_LENGTH_OF_PART = 80
 
 
 def _check_id(id: Any) -> str:

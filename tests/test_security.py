@@ -32,6 +32,24 @@ TESTS = {
         "web/test_long_requests.py::test_more_values_than_a_request_may_hold_are_refused_at_once"
     ),
     "the nesting of a request of a browser": "web/test_ag_ui_request.py::test_a_deep_input_is_refused",
+    "a provider's error message": (
+        "adapters/test_http_errors.py::test_a_long_message_is_cut_before_its_words_are_looked_at"
+    ),
+    "the counters of a usage": "adapters/test_work.py::test_counters_of_too_many_names_are_an_error",
+    "the parts of an item (Responses)": "adapters/test_work.py::test_an_item_of_too_many_parts_is_an_error",
+    "the id of an item (Responses)": "adapters/test_work.py::test_an_item_with_a_very_long_id_is_an_error",
+    "the arguments that are read at a time": (
+        "operators/test_argument_streams.py::test_other_tasks_run_while_a_long_delta_is_read"
+    ),
+    "the items that wait for a listening tool": (
+        "operators/test_argument_streams.py::test_a_tool_that_does_not_read_holds_back_the_rest_of_a_long_delta"
+    ),
+    "the calls of a response whose tools listen": (
+        "operators/test_argument_streams.py::test_calls_beyond_those_that_are_read_at_once_get_their_arguments_whole"
+    ),
+    "the calls of a response that start early in a durable run": (
+        "pipelines/test_eager_journal.py::test_a_response_is_kept_for_a_bounded_number_of_early_starts"
+    ),
 }
 
 _ROW = re.compile(r"^\| ([^|]+) \| ([^|]+) \| (?:`([\w.]+)`)? *\|$", re.MULTILINE)

@@ -115,6 +115,8 @@ _BY_CODE = {
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
 """The maximum ``retry_after``, in seconds. A larger value would overflow a timer."""
+LONGEST_MESSAGE = 2_000
+"""The maximum length of an error's message, in characters. It is cut before any pattern is matched with it."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 
@@ -140,7 +142,7 @@ def provider_error(
     """Return the error that a parsed body or error frame describes."""
     error = _flatten(payload)
     upstream = _upstream_error(error)
-    message = ": ".join(filter(None, (_message_of(error), _message_of(upstream)))) or None
+    message = _clip(": ".join(filter(None, (_message_of(error), _message_of(upstream))))) or None
     details = dicts(error.get("details"))
     values = [fields.get(name) for fields in (error, upstream) for name in ("code", "type", "status")]
     values += [detail.get("reason") for detail in details]
@@ -211,6 +213,11 @@ def _message_of(error: Mapping[str, Any]) -> str | None:
     return value if value is None or isinstance(value, str) else json_text(value)
 
 
+def _clip(message: str) -> str:
+    """Return the first `LONGEST_MESSAGE` characters of a provider's text."""
+    return message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 1] + "…"
+
+
 def _reason(status: int | None, codes: list[str], message: str | None) -> str:
     by_code = [_REASONS[code] for code in codes if code in _REASONS]
     if status in (None, 400, 403, 413, 422, 500) or any(reason in _SPECIFIC for reason in by_code):
@@ -247,7 +254,7 @@ def _last(reasons: list[str]) -> str:
 
 def _retry_delay(details: list[dict[str, Any]]) -> float | None:
     # Google sends {"retryDelay": "34.5s"}.
-    delays = (re.fullmatch(r"(\d+\.?\d*)s", str(detail.get("retryDelay"))) for detail in details)
+    delays = (re.fullmatch(r"(\d+(?:\.\d*)?)s", str(detail.get("retryDelay"))) for detail in details)
     return next((_parse_seconds(delay[1]) for delay in delays if delay), None)
 
 
@@ -263,5 +270,5 @@ def _parse_seconds(text: str, unit: int = 1) -> float:
 
 
 def _plain_text(body: bytes, content_type: str) -> str | None:
-    text = body[:2000].decode(errors="replace").strip()
+    text = body[:LONGEST_MESSAGE].decode(errors="replace").strip()
     return None if "html" in content_type or text.startswith("<") else text[:500] or None

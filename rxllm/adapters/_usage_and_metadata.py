@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from rxllm.values import FinishReason, Usage
+from rxllm.values import FinishReason, StreamError, Usage
 from rxllm.values.usage import amount, whole
 
 _NAMES = {
@@ -93,14 +93,17 @@ def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
     return metadata_of(counters) | ({"timings": times} if times else {})
 
 
-def more_severe(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two sets of verdicts. For each category, keep the more severe verdict.
+def add_verdicts(verdicts: dict[str, Any], later: Mapping[str, Any]) -> None:
+    """Add `later` to `verdicts`. For each category, keep the more severe verdict.
 
-    >>> more_severe({"hate": {"filtered": False, "severity": "low"}}, {"hate": {"filtered": False, "severity": "safe"}})
-    {'hate': {'filtered': False, 'severity': 'low'}}
+    >>> verdicts = {"hate": {"filtered": False, "severity": "low"}}
+    >>> add_verdicts(verdicts, {"hate": {"filtered": False, "severity": "safe"}, "violence": {"filtered": False}})
+    >>> verdicts
+    {'hate': {'filtered': False, 'severity': 'low'}, 'violence': {'filtered': False}}
     """
-    worse = {name: value for name, value in earlier.items() if _severity(value) > _severity(later.get(name))}
-    return {**earlier, **later, **worse}
+    for name, verdict in later.items():
+        if _severity(verdict) >= _severity(verdicts.get(name)):
+            verdicts[name] = verdict
 
 
 def _severity(verdict: Any) -> tuple[bool, bool, int]:
@@ -138,10 +141,21 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
     fields = {field: _first_number(flat, names[field], amount if field in _COSTS else whole) for field in names}
     known = {name for candidates in names.values() for name in candidates}
     extra = {name: value for name, value in flat.items() if name not in known}
+    check_counters(len(extra))
     for name, units in _UNITS.items():
         if fields.get("total_cost") is None and isinstance(extra.get(name), int):
             fields["total_cost"] = extra.pop(name) / units
     return _count_thoughts_as_output(Usage(**fields, extra=extra))
+
+
+MOST_COUNTERS = 500
+"""The maximum number of counters in the usage of a response, apart from those with a field of their own."""
+
+
+def check_counters(number: int) -> None:
+    """Raise ``StreamError("malformed_event")`` if `number` is more than `MOST_COUNTERS`."""
+    if number > MOST_COUNTERS:
+        raise StreamError("malformed_event", f"the usage has {number} counters; at most {MOST_COUNTERS} are read")
 
 
 def costs_beside(part: Any) -> dict[str, Any]:

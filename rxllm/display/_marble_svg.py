@@ -392,7 +392,8 @@ def _path(kind: str, bar: float) -> str:
 
 def _visible(label: str) -> str:
     """Make leading and trailing spaces visible."""
-    return re.sub("^ +| +$", lambda spaces: "␣" * len(spaces[0]), label)
+    leading, trailing = len(label) - len(label.lstrip(" ")), len(label) - len(label.rstrip(" "))
+    return "␣" * leading + label.strip(" ") + "␣" * (trailing if trailing < len(label) else 0)
 
 
 def _escape(text: str) -> str:

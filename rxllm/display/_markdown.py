@@ -117,7 +117,7 @@ _MATH = re.compile(
     r"|\$(?![\s$])(?:[^$\\\n`]|\\.){1,500}(?<!\s)\$(?!\d)",
     re.DOTALL,
 )
-_PRICE = re.compile(r"\$\d[\d.,]*[^$\\]*\$\w")
+_PRICE = re.compile(r"\$\d[^$\\]*+\$\w")
 """Matches a price followed by another dollar sign, as in ``$5 (or $x``."""
 
 _MATH_OPENING = re.compile(r"\$\$|\\\[|\\begin\{(\w+\*?)\}")

@@ -31,6 +31,7 @@ from rxllm.durable._sessions import (
     check_session,
     delete_session,
     load_session,
+    open_run,
     save_session,
 )
 from rxllm.durable._sqlite import SQLiteStore
@@ -112,9 +113,10 @@ class Runs:
     `result`               Wait for a run to end, and get its result.
     `cancel`               End a run, no matter which process executes it.
     `session`              Load a conversation. To begin its next turn, call `start`.
+    `open_run`             See whether a conversation has an open turn, without loading it.
     `save_session`         Store a session that was created or changed outside these runs.
     `delete_session`       Delete a session.
-    `sessions`             A property. It offers the three methods above as a ``rxllm.session.SessionStore``.
+    `sessions`             A property. It offers the four methods above as a ``rxllm.session.SessionStore``.
     `add_factory`          Register another factory, as ``web.chat`` does.
     `get`                  Load a run, including its current status.
     `list`                 Load the newest runs.
@@ -283,6 +285,11 @@ class Runs:
         _check_id(id)
         return _once(lambda: load_session(self._store, id))
 
+    def open_run(self, id: str) -> Stream[str | None]:
+        """Emit the `run` of the session with this id, or None, without reading the session."""
+        _check_id(id)
+        return _once(lambda: open_run(self._store, id))
+
     def save_session(self, session: Session, version: int = 0) -> Stream[SavedSession]:
         """Save `session` if the stored session is at this `version`.
 
@@ -391,6 +398,7 @@ class Runs:
 class _Sessions:
     def __init__(self, runs: Runs) -> None:
         self.load, self.save, self.delete = runs.session, runs.save_session, runs.delete_session
+        self.open_run = runs.open_run
 
 
 def open_store(store: str | os.PathLike[str] | Store) -> Store:

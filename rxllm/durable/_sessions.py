@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -19,7 +20,8 @@ from rxllm import operators as ops
 from rxllm.durable._log import Log
 from rxllm.durable._store import Ending, Run, Store, reading
 from rxllm.events import Custom, ErrorEvent, Event
-from rxllm.session import SavedSession
+from rxllm.runtime import off_loop
+from rxllm.session import SavedSession, session_size
 from rxllm.values.argument_checks import check, check_instance, is_name
 
 
@@ -60,19 +62,46 @@ async def load_session(store: Store, id: str) -> SavedSession:
         version, data = await store.read(_key(id)) or (0, b"")
         with reading(f"the session {id!r}", remedy="delete_session deletes it"):
             if not is_turn(data):
-                session = serializer.from_json(data, Session, local_files=True) if data else Session(id=id)
-                return SavedSession(session, version)
-            turn = turn_of(data)
+                if not data:
+                    return SavedSession(Session(id=id), version)
+                read = partial(serializer.from_json, data, Session, local_files=True)
+                return SavedSession(await off_loop(len(data), read), version)
+            turn = await off_loop(len(data), turn_of, data)
         run = await _run(store, turn, data)
         if run.ended_at is None:
             return SavedSession(await _session_after(store, turn), version, turn.run, turn.session)
         await settle(store, data, run.error)
 
 
+async def open_run(store: Store, id: str) -> str | None:
+    """Return the run of the session's open turn, or None. The session is read only if its turn has just ended."""
+    _, data = await store.read(_key(id)) or (0, b"")
+    if not is_turn(data):
+        return None
+    try:
+        run: str = _RUN.decode(data).data.run
+        if (await store.load(run)).ended_at is None:
+            return run
+    except (msgspec.MsgspecError, RunError):  # a turn that is damaged, or whose run was never created
+        pass
+    return (await load_session(store, id)).run
+
+
+class _Run(msgspec.Struct):
+    run: str
+
+
+class _Turn(msgspec.Struct):
+    data: _Run
+
+
+_RUN = msgspec.json.Decoder(_Turn)
+
+
 async def save_session(store: Store, session: Session, version: int) -> SavedSession:
     if (await load_session(store, str(session.id))).run is not None:
         raise _open_turn(session.id)
-    data = serializer.to_json(session).encode()
+    data = (await off_loop(session_size(session), serializer.to_json, session)).encode()
     return SavedSession(session, await store.write(_key(session.id), version, data))
 
 
@@ -95,7 +124,8 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
     if saved.run is not None:
         raise _open_turn(saved.session.id)
     turn = OpenTurn(token_hex(16), factory, saved.session, input)
-    data = serializer.to_json(Custom("turn", msgspec.structs.asdict(turn))).encode()
+    size = session_size(saved.session)
+    data = (await off_loop(size, serializer.to_json, Custom("turn", msgspec.structs.asdict(turn)))).encode()
     await store.write(_key(saved.session.id), saved.version, data)
     await _run(store, turn, data)
     return turn.run
@@ -123,11 +153,12 @@ async def settle(store: Store, data: bytes, error: bytes | None = None) -> None:
     The turn's run must have stopped. `error` is the run's error as JSON.
     """
     with _ignoring("unreadable", "conflict"):  # damaged, or settled by another process
-        turn = turn_of(data)
+        turn = await off_loop(len(data), turn_of, data)
         found = await store.read(_key(turn.session.id))
         if found is not None and found[1] == data:
             session = await _session_after(store, turn, error)
-            await store.write(_key(session.id), found[0], serializer.to_json(session).encode())
+            text = await off_loop(session_size(session), serializer.to_json, session)
+            await store.write(_key(session.id), found[0], text.encode())
 
 
 async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:

@@ -18,6 +18,9 @@ the end of the call                        A stream whose argument is unfinished
 
 While `MOST` items are waiting in a stream, the model's socket is not read, unless the tool is waiting for an item from
 another stream of the same call. A stream that the tool has stopped reading drops its items.
+
+At most `SLICE` characters are read at a time. The rest of a long delta waits until other tasks have run, and until
+there is room for more items. So a frame of any length neither stops the event loop nor fills the memory with items.
 """
 
 from __future__ import annotations
@@ -32,20 +35,36 @@ from typing import Any
 from rxllm.operators._json_scanner import JSONScanner, Key
 from rxllm.runtime import READ_TWICE, Stream, from_async_iter
 from rxllm.values import FunctionTool, ToolCall, ToolError, described
-from rxllm.values.json_text import faults_of, unescaped
+from rxllm.values.json_text import MAX_DEPTH, faults_of, unescaped
 from rxllm.values.partials import Pieces
 
 MOST = 64
 """The model's socket is not read while this many items are waiting in a stream."""
 
+SLICE = 8_192
+"""The maximum number of characters that are read before other tasks run."""
+
 
 class ArgumentFeed:
-    """The arguments received so far for one call. ``on_room()`` is called when `is_full` may have become False."""
+    """The arguments received so far for one call.
 
-    def __init__(self, tool: FunctionTool[..., Any], id: str, on_room: Callable[[], None]) -> None:
-        self.tool, self._id = tool, id
+    ``on_read(feed)`` is called each time some of them have been read. ``on_room()`` is called when `is_full` may have
+    become False.
+    """
+
+    def __init__(
+        self,
+        tool: FunctionTool[..., Any],
+        id: str,
+        on_read: Callable[[ArgumentFeed], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        self.tool, self.id = tool, id
         self.arguments: dict[str, Any] = {}
-        self._items = {name: _Items(on_room) for name in tool.streams}
+        self._on_read, self._on_room = on_read, on_room
+        self._unread = deque[str]()  # slices of the deltas
+        self._is_scheduled = False
+        self._items = {name: _Items(self._make_room) for name in tool.streams}
         self._missing = set(tool.parameters)
         self._scanner = JSONScanner(self)
         self._text = Pieces()
@@ -69,6 +88,9 @@ class ArgumentFeed:
         Reading continues while the tool is waiting for an item, because the model may write items for other streams
         first.
         """
+        return bool(self._unread) or self._is_behind()
+
+    def _is_behind(self) -> bool:
         streams = self._items.values()
         is_awaited = any(items.is_awaited for items in streams)
         return self.is_running and not is_awaited and any(len(items.waiting) >= MOST for items in streams)
@@ -79,8 +101,35 @@ class ArgumentFeed:
         return {name: from_async_iter(items.read) for name, items in self._items.items()}
 
     def feed(self, delta: str) -> None:
-        self._text.append(delta)
-        self._scanner.feed(delta)
+        if self._is_over:
+            return
+        is_first = not self._unread
+        self._unread.extend(delta[start : start + SLICE] for start in range(0, len(delta), SLICE))
+        if is_first:
+            self._read()
+
+    def _read(self) -> None:
+        """Read one slice. If more are left, read the next one once other tasks have run."""
+        self._is_scheduled = False
+        if not self._unread or self._is_behind():
+            return
+        piece = self._unread.popleft()
+        self._text.append(piece)
+        self._scanner.feed(piece)
+        self._on_read(self)
+        if self._unread:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._read)
+            return
+        if self._call is not None:
+            self._end(self._call)
+        self._on_room()
+
+    def _make_room(self) -> None:
+        if self._unread and not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._read)
+        self._on_room()
 
     def when_complete(self, use: Callable[[ToolCall], None]) -> None:
         """Pass the whole tool call to `use` as soon as the model has finished it."""
@@ -93,6 +142,10 @@ class ArgumentFeed:
         self._call = call
         if self._use is not None:
             self._use(call)
+        if not self._unread:
+            self._end(call)
+
+    def _end(self, call: ToolCall) -> None:
         if "error" in call.metadata:
             self._fail(f"the arguments are not complete: {call.metadata['error']}")
         for name in self._missing & self._items.keys():
@@ -112,8 +165,12 @@ class ArgumentFeed:
         """Drop all items, now that the tool has ended."""
         self._is_over = True
         self._use = None
+        self._unread.clear()
         for items in self._items.values():
             items.close()
+        # These refer to the step. Drop them, because a reference cycle would delay clean-up.
+        on_room, self._on_room, self._on_read = self._on_room, _nothing, _nothing
+        on_room()
 
     def _fail(self, fault: str) -> None:
         error = self._error(fault)
@@ -122,10 +179,12 @@ class ArgumentFeed:
 
     def _error(self, fault: str) -> ToolError:
         message = f"the arguments are invalid: {fault}"
-        return ToolError("invalid_arguments", message, tool_name=self.tool.name, tool_call_id=self._id)
+        return ToolError("invalid_arguments", message, tool_name=self.tool.name, tool_call_id=self.id)
 
     def on_open(self, kind: str, key: Key, at: int) -> None:
         self._open.append((key, at))
+        if len(self._open) > MAX_DEPTH:
+            self._scanner.stop()
         if len(self._open) == 2:
             if str(key) in self._items:
                 self._begin_stream(kind, str(key))
@@ -180,6 +239,10 @@ class ArgumentFeed:
         return self.tool.streams[name].hint is str
 
 
+def _nothing(*_: object) -> None:
+    pass
+
+
 class _Items:
     """Holds the items of one stream until the tool reads them."""
 
@@ -204,7 +267,6 @@ class _Items:
     def close(self) -> None:
         self._is_closed = True
         self.waiting.clear()
-        # `_on_room` refers to the step. Drop it, because a reference cycle would delay clean-up.
         on_room, self._on_room = self._on_room, lambda: None
         on_room()
 

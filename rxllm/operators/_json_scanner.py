@@ -47,7 +47,8 @@ _SPACE = " \t\r\n"
 _SPACES = re.compile(r"[ \t\r\n]*+")
 _HEX = "[0-9a-fA-F]"
 _HALF = rf"[dD][89abAB]{_HEX}{{2}}"
-_ESCAPE = rf'\\(?:["\\/bfnrt]|u(?:{_HALF}\\u[dD][c-fC-F]{_HEX}{{2}}|(?![dD][89a-fA-F]){_HEX}{{4}}))'
+_WHOLE = rf"(?:[0-9abce-fABCE-F]{_HEX}{{3}}|[dD][0-7]{_HEX}{{2}})"
+_ESCAPE = rf'\\(?:["\\/bfnrt]|u(?:{_HALF}\\u[dD][c-fC-F]{_HEX}{{2}}|{_WHOLE}))'
 _PLAIN = r'[^"\\\x00-\x1f\ud800-\udfff]*+'
 _TEXT = re.compile(f"{_PLAIN}(?:{_ESCAPE}{_PLAIN})*+")
 # an incomplete escape or surrogate pair at the end

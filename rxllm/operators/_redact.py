@@ -145,15 +145,30 @@ class Redactor:
         self._margin = max_match + 1 if _AT_THE_END.search(pattern.pattern) else 0
         self._text = ""
         self._at = 0  # the end of the text that has already been returned
+        self._unread: list[str] = []
+        self._unread_length = 0
 
     def feed(self, text: str) -> str:
-        self._text += text
+        return "".join(self._read(text[begin : begin + _PIECE]) for begin in range(0, len(text), _PIECE))
+
+    def _read(self, piece: str) -> str:
+        self._unread.append(piece)
+        self._unread_length += len(piece)
+        held = len(self._text) - self._at
+        if held > _LONG and held > _LONG_PART * self._unread_length:
+            return ""
+        self._join()
         settled = self._settle(final=False)
         begin = max(0, self._at - self._max)
         self._text, self._at = self._text[begin:], self._at - begin
         return settled
 
+    def _join(self) -> None:
+        self._text = "".join((self._text, *self._unread))
+        self._unread, self._unread_length = [], 0
+
     def close(self) -> str:
+        self._join()
         settled = self._settle(final=True)
         self._text, self._at = "", 0
         return settled
@@ -165,9 +180,11 @@ class Redactor:
 
     def _settle(self, *, final: bool) -> str:
         text, at, settled = self._text, self._at, list[str]()
+        end = len(text) if final else -1
         while True:
             first = self._pattern.search(text, at, partial=not final)
-            end = len(text) if final else self._first_open(text, at, first)
+            if end < at or first is None:  # otherwise, `end` is still the first open position
+                end = len(text) if final else self._first_open(text, at, first)
             match = self._match(text, at, end) if first is not None else None
             if match is None:
                 break
@@ -206,6 +223,11 @@ class Redactor:
         within = match.end() - match.start() <= self._max and not self._looks_ahead
         return within or self._matches_at(text, match.start())
 
+
+_PIECE = 256
+"""How many characters are read at a time, so that a long delta costs no more than short ones."""
+_LONG, _LONG_PART = 4_096, 16
+"""While more than `_LONG` characters are held back, they are read again only once a sixteenth has been added."""
 
 _LOOKS_AHEAD = re.compile(r"\(\?[=!]")
 # More text can change whether these match, but partial matching does not take that into account.

@@ -45,6 +45,9 @@ from rxllm.values import Request, Thread, Tool, ToolCall, ToolError, request_key
 
 _AT_ONCE = (ToolExecutionStarted, ToolProgress, Nested, ToolExecutionCompleted)
 
+MOST_KEPT = 64
+"""The most calls of a response that start early in a journaled stream. For each, all of the response so far is kept."""
+
 INTERRUPTED = "interrupted"
 """The raw finish reason of a response that was cut off because the process died, after tools had started early."""
 
@@ -250,7 +253,8 @@ class EarlyRecord:
         self.is_possible = scope.journal is None or self._journal is not None
         """Whether tools may start early.
 
-        False if the journal cannot record early starts, or if an earlier run has started tools of this step early.
+        False if the journal cannot record early starts, if it has kept `MOST_KEPT` of them, or if an earlier run has
+        started tools of this step early.
         """
 
     def recall(self) -> Observable[Event] | None:
@@ -280,6 +284,7 @@ class EarlyRecord:
             self._journal.keep(self._scope.path, recalled_key("eager", self._thread), events)
             self._begun.append(idempotency_key(call, self._thread, self._session_id, self._scope.tool_key))
             self._is_kept = True
+            self.is_possible = self.is_possible and len(self._begun) < MOST_KEPT
 
     def discard(self) -> None:
         """Mark all of the response's calls as discarded."""

@@ -63,6 +63,9 @@ from rxllm.values import EngineError, FunctionTool, LLMError, StepResult, Thread
 _THEIRS = ("server", "hosted")
 """The metadata keys of calls that the provider runs, even if a tool here has the same name."""
 
+MOST_LISTENING = 64
+"""The most calls of a response whose tools read the arguments while the model writes them. The others wait."""
+
 _CALLS = frozenset({ToolCallStarted, ToolCallDelta, ToolCallCompleted})
 
 
@@ -112,7 +115,7 @@ class ToolStep(abc.DisposableBase):
 
     def dispose(self) -> None:
         self._eager.clear()
-        self._feeds.clear()
+        self._drop_feeds()
         self._source.dispose()
         # Dispose of the source first. The disposal makes the journal record the response, which `settle` relies on.
         self._early.settle(is_used=False)
@@ -147,19 +150,21 @@ class ToolStep(abc.DisposableBase):
         match event:
             case ToolCallStarted(id=id, name=name):
                 tool, is_ours = self._settings.tools_by_name.get(name), event.metadata.keys().isdisjoint(_THEIRS)
-                if tool is not None and is_ours and self._may_stream(tool) and self._is_serial():
-                    self._feeds[id] = ArgumentFeed(tool, id, self._open_source)
+                if tool is None or not is_ours or len(self._feeds) >= MOST_LISTENING:
+                    return
+                if self._may_stream(tool) and self._is_serial():
+                    self._feeds[id] = ArgumentFeed(tool, id, self._begin_listening, self._open_source)
             case ToolCallDelta(id=id, arguments_delta=delta) if id in self._feeds:
-                self._feed(id, delta)
+                self._feeds[id].feed(delta)
             case ToolCallCompleted():
                 self._end_call(event)
             case _:
                 pass
 
-    def _feed(self, id: str, delta: str) -> None:
-        feed = self._feeds[id]
-        feed.feed(delta)
-        if feed.is_ready and id not in self._eager:
+    def _begin_listening(self, feed: ArgumentFeed) -> None:
+        """Start the tool of `feed`, if the feed is ready and belongs to this response."""
+        id = feed.id
+        if feed.is_ready and id not in self._eager and self._feeds.get(id) is feed:
             tool, state = feed.tool, self._state
             call = self._eager[id] = ToolCall(id, tool.name, feed.arguments)
             self._schedule(partial(self._begin_early, tool, call, state, feed))
@@ -172,8 +177,13 @@ class ToolStep(abc.DisposableBase):
             self._step_tools().complete(event.id, feed.rewritten(call))
         else:
             if feed is not None:  # all arguments have arrived, so the tool receives them together
+                feed.close()
                 self._eager.pop(event.id, None)
             self._start_early(event)
+
+    def _drop_feeds(self) -> None:
+        while self._feeds:
+            self._feeds.popitem()[1].close()
 
     def _may_stream(self, tool: Tool) -> TypeGuard[FunctionTool[..., Any]]:
         """Return whether `tool` can start while the model is still writing its arguments."""
@@ -206,9 +216,8 @@ class ToolStep(abc.DisposableBase):
         tool = self._settings.tools_by_name.get(event.name)
         if tool is None or event.id in self._eager or not self._may_start_early(tool, event):
             return
-        state = self._state
-        call = self._eager[event.id] = state.current_tool_calls[event.id]
-        self._schedule(partial(self._begin_early, tool, call, state, None))
+        call = self._eager[event.id] = event.tool_call
+        self._schedule(partial(self._begin_early, tool, call, self._state, None))
 
     def _begin_early(
         self,
@@ -243,7 +252,7 @@ class ToolStep(abc.DisposableBase):
     def _void(self, reason: str) -> None:
         """Stop the tools that have started early, and discard their results."""
         self._eager.clear()
-        self._feeds.clear()
+        self._drop_feeds()
         self._early.discard()
         if self._tools is not None:
             for event in self._tools.void(f"{reason}, so this tool was stopped and its result is not used"):
@@ -252,7 +261,7 @@ class ToolStep(abc.DisposableBase):
     def _veto(self, call: ToolCall) -> None:
         """End the response, because `call` is incomplete and its tool has either failed or halted the chat."""
         self._source.dispose()
-        self._feeds.clear()
+        self._drop_feeds()
         *completions, end = close_response(self._state, VETOED, call)
         reason = (
             f"the tool {call.name!r} ended the response before the model had completed this call, so the call was "

@@ -142,14 +142,15 @@ class Segmenter:
     def _add(self, text: str) -> list[str]:
         """Add `text`, and return the segments that have reached `LONGEST` characters."""
         segments: list[str] = []
-        while (room := LONGEST - self._length) < len(text):
-            self._pending.append(text[:room])
+        at = 0
+        while (room := LONGEST - self._length) < len(text) - at:
+            self._pending.append(text[at : at + room])
             segments.append(self._take())
-            text = text[room:]
-        if text:
-            self._pending.append(text)
-            self._length += len(text)
-            self._has_text = self._has_text or not text.isspace()
+            at += room
+        if rest := text[at:]:
+            self._pending.append(rest)
+            self._length += len(rest)
+            self._has_text = self._has_text or not rest.isspace()
         return segments
 
     def _take(self) -> str:
@@ -179,7 +180,7 @@ _UNSPACED = "".join(
 )
 
 _EDGE = re.compile(rf"(?<=\s)(?=\S)|(?=[{_UNSPACED}])|(?<=[{_UNSPACED}])(?=\S)")
-_WORD = re.compile(r"\s*\S+\s*|\s+")
+_WORD = re.compile(r"\S+\s*|\s+(?:\S+\s*)?")
 _JOINERS = "\u200d\u17d2\u1039"  # The zero-width joiner, and the Khmer and Burmese stacking signs.
 _JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # Letters that attach to the letter before them.
 _STICKING = ("Mn", "Mc", "Me", "Pe", "Pf", "Po")
@@ -213,13 +214,13 @@ _WIDE_ENDS = "。！？．｡"  # noqa: RUF001
 _CLOSING = "\"'”’»)\\]}」』】）》〉*_"  # noqa: RUF001
 
 _END = re.compile(
-    rf"\n\s*(?=\S)"
+    rf"\n[^\S\n]*(?=\S)"
     rf"|(?P<mark>[{_ENDS}])[{_CLOSING}]{{0,4}}\s+(?=\S)"
     rf"|[{_WIDE_ENDS}][{_CLOSING}]{{0,4}}\s*(?=[^\s{_CLOSING}{_WIDE_ENDS}…])"
 )
 
 _SHORT = re.compile(r"(?<!\w)(?:[^\W\d_I]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|vs|cf|Fig|Nr|Vol)\Z")
-_NUMBER = re.compile(r"\s*\d{1,3}\Z")
+_NUMBER = re.compile(r"(?:\A|\s)\d{1,3}\Z")
 
 
 def find_sentence(text: str, begin: int, start: int) -> int | None:
@@ -236,5 +237,8 @@ def _ends_sentence(text: str, begin: int, end: re.Match[str]) -> bool:
         return False
     if end["mark"] != ".":
         return True
-    sentence = text[begin : end.start()]
-    return not (_NUMBER.match(sentence) or _SHORT.search(sentence[-_CONTEXT:]))
+    before = text[max(begin, end.start() - _CONTEXT) : end.start()]
+    if number := _NUMBER.search(before):
+        rest = text[begin : end.start() - len(number[0])]
+        return bool(rest) and not rest.isspace()
+    return not _SHORT.search(before)

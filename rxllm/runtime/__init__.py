@@ -60,7 +60,7 @@ from rxllm.runtime._unhandled import conclude, fail, log_hidden, report_unheard,
 from rxllm.runtime.back_pressure import LIMIT, MAX_WAITING, Gate, read_by
 from rxllm.runtime.context_variables import current_gate, current_place, subscriber_error
 from rxllm.runtime.portal import call_context, call_loop, chosen_loop, running_loop
-from rxllm.runtime.threads import daemon_threads, in_thread
+from rxllm.runtime.threads import daemon_threads, in_thread, off_loop
 
 __all__ = [
     "LIMIT",
@@ -124,6 +124,7 @@ __all__ = [
     "merge_labelled",
     "new_id",
     "noting_times",
+    "off_loop",
     "paced",
     "policy",
     "policy_argument",

@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Mapping
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from reactivex import Observable, abc, from_iterable, throw
+from reactivex import Observable, abc, throw
 from reactivex.disposable import Disposable
 from reactivex.observer import AutoDetachObserver
 from reactivex.scheduler import CurrentThreadScheduler
@@ -35,7 +35,7 @@ from rxllm.runtime._clock import CallScheduler
 from rxllm.runtime._reading import AsyncItems, Items, last, run
 from rxllm.runtime._stream_methods import StreamMethods
 from rxllm.runtime._unhandled import fail, report_unheard
-from rxllm.runtime.back_pressure import LIMIT
+from rxllm.runtime.back_pressure import LIMIT, as_read
 from rxllm.runtime.context_variables import subscriber_error
 from rxllm.runtime.portal import chosen_loop, running_loop, subscribing
 from rxllm.runtime.stream_arguments import NotEncodable, Origin, check_operators
@@ -215,7 +215,7 @@ class Stream(StreamMethods[T]):
         The presence of this method is how `values` recognizes the class `Stream`.
         """
         items = [argument] if isinstance(argument, str) and argument else argument
-        unread = [from_iterable(items)]
+        unread = [as_read(items)]
         return Deferred(lambda: unread.pop() if unread else throw(RuntimeError(READ_TWICE)))
 
     @classmethod

@@ -24,10 +24,14 @@ import contextlib
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
+
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable
+from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.runtime.context_variables import ErrorListener, Reader, current_reader
 from rxllm.runtime.portal import running_loop
@@ -208,3 +212,31 @@ def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None 
         yield
     finally:
         current_reader.reset(token)
+
+
+def as_read(items: Iterable[Any]) -> Observable[Any]:
+    """Emit `items`. While the reader's gate is full, wait, so that any number of items can be read."""
+
+    def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        gate, unread, subscription = current_reader.get().gate, iter(items), CompositeDisposable()
+
+        def emit(*_: Any) -> None:
+            try:
+                while not subscription.is_disposed:
+                    if gate is not None and gate.full:
+                        gate.when_open(emit)
+                        return
+                    if (item := next(unread, _END)) is _END:
+                        observer.on_completed()
+                        return
+                    observer.on_next(item)
+            except Exception as error:
+                observer.on_error(error)
+
+        subscription.add((scheduler or CurrentThreadScheduler.singleton()).schedule(emit))
+        return subscription
+
+    return Observable(subscribe)
+
+
+_END = object()

@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from rxllm.runtime.context_variables import current_place
@@ -33,6 +34,25 @@ from rxllm.runtime.context_variables import current_place
 log = logging.getLogger("rxllm")
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+LARGE = 64_000
+"""The number of characters or bytes of JSON above which it is read and written in a thread."""
+
+
+async def off_loop(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return ``function(...)``. If `size` is more than `LARGE`, the function runs in a thread, as it takes a while.
+
+    All these functions share one thread. More would take turns with the event loop, and so slow it down, but not be
+    faster, because they only compute.
+    """
+    if size <= LARGE:
+        return function(*args, **kwargs)
+    call = partial(contextvars.copy_context().run, function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_worker, call)
+
+
+_worker = ThreadPoolExecutor(1, "rxllm-json")
 
 
 # Threads that never keep the process alive

@@ -140,7 +140,7 @@ class Lanes:
             message = Frame(id=parent, role="assistant")
             self.note(lane, message)
         call: Frame = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        message["toolCalls"] = [*message.get("toolCalls", ()), call]
+        message.setdefault("toolCalls", []).append(call)
 
 
 class Lane:

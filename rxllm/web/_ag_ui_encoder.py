@@ -222,14 +222,18 @@ class Encoder:
         return lane
 
     def _end_agents(
-        self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
+        self,
+        lane: Lane,
+        call: str | None = None,
+        error: LLMError | None = None,
+        interrupts: Mapping[str, list[str]] = ev.NOTHING,
     ) -> list[Frame]:
         """Return the frames that end inner agents, innermost first."""
         frames: list[Frame] = []
-        for id in [id for id in reversed(lane.agents) if call in (None, id)]:
+        for id in [*reversed(lane.agents)] if call is None else [call] if call in lane.agents else []:
             agent = lane.agents.pop(id)
             end: Frame = {"type": "SUBAGENT_FINISHED"}
-            waiting = [id for id in interrupts if id.startswith(agent.wire_id(""))]
+            waiting = interrupts.get(agent.wire_id(""))
             if error is not None:
                 end = {"type": "SUBAGENT_ERROR", "message": error.message, "code": error.reason}
             elif waiting:
@@ -258,7 +262,10 @@ class Encoder:
         if self._fold.is_answering:
             error = StreamError("truncated")
         ending: Frame = _outcome(state, self._lanes, self._edits) if error is None else {"type": "cancelled"}
-        waiting = [interrupt["id"] for interrupt in ending.get("interrupts", ())]
+        waiting: dict[str, list[str]] = {}  # the ids of interrupts, by the prefix of each enclosing agent
+        for interrupt in ending.get("interrupts", ()):
+            for end in [place for place, char in enumerate(interrupt["id"], 1) if char == "/"]:
+                waiting.setdefault(interrupt["id"][:end], []).append(interrupt["id"])
         frames = [*self._end_agents(root, interrupts=waiting), *_end_step(root)]
         usage = _usage(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
         if error is None or error.reason == "cancelled":
@@ -324,10 +331,13 @@ def _outcome(state: StreamCollector, lanes: Lanes, edits: bool) -> Frame:
     if question is not None and id is not None:
         interrupts.append(_question(id, question, metadata.get("ask_user_opts")))
     if interrupts:
-        return {
-            "type": "interrupt",
-            "interrupts": [{**frame, **_agent(frame["toolCallId"], lanes)} for frame in interrupts],
-        }
+        runs = {"/".join(lane.path): lane.run for lane in lanes.by_run.values() if lane.run}
+        agents = [runs.get(frame["toolCallId"].rpartition("/")[0]) for frame in interrupts]
+        named = [
+            frame if run is None else {**frame, "subagentRunId": run}
+            for frame, run in zip(interrupts, agents, strict=True)
+        ]
+        return {"type": "interrupt", "interrupts": named}
     return {"type": "success", **({"pendingToolCallIds": [call.id for call in calls]} if calls else {})}
 
 
@@ -342,13 +352,6 @@ def _question(id: str, question: str, opts: Any) -> Frame:
     frame: Frame = {"id": id, "toolCallId": id, "reason": "input_required", "message": question}
     metadata = {"metadata": {"opts": serializer.to_data(ev.Custom("", opts))["data"]}} if opts else {}
     return {**frame, "responseSchema": {"type": "string"}, **metadata}
-
-
-def _agent(id: str, lanes: Lanes) -> Frame:
-    """Return the ``subagentRunId`` field for the call `id`, or {} if the outermost agent made the call."""
-    path = id.rpartition("/")[0]
-    runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
-    return {"subagentRunId": runs[-1]} if runs else {}
 
 
 def _usage(usage: Usage, model: str | None) -> Frame:

@@ -33,8 +33,8 @@ import rxllm
 from rxllm import Event, LLMError, RunError, Session, Stream, Thread, Tool, ValidationError, serializer
 from rxllm import operators as ops
 from rxllm.engine import Engine, as_engine
-from rxllm.runtime import log_hidden
-from rxllm.session import SavedSession, SessionStore, stream_resume
+from rxllm.runtime import log_hidden, off_loop
+from rxllm.session import SavedSession, SessionStore, session_size, stream_resume
 from rxllm.tools import AgentTool
 from rxllm.values.argument_checks import check, check_count, check_instance
 from rxllm.web._ag_ui_encoder import Encoder as AGUIEncoder
@@ -42,11 +42,11 @@ from rxllm.web._ag_ui_request import AGUIInput, ag_ui_id, from_ag_ui
 from rxllm.web._chat_door import Allow, ChatRequest, Door
 from rxllm.web._chat_refused import Refusals, without_refused
 from rxllm.web._chat_replay import events_before, events_of_open_calls
-from rxllm.web._chat_turns import MemoryTurns, SessionRuns, in_time
+from rxllm.web._chat_turns import MemoryTurns, SessionRuns, in_time, open_run
 from rxllm.web._frames import frame_json
 from rxllm.web._openai_app import App, read_body
 from rxllm.web._openai_errors import RefusedError
-from rxllm.web._requests import MAX_BYTES, OUTDATED, check_id, load_request
+from rxllm.web._requests import MAX_BYTES, MAX_VALUES, OUTDATED, check_id, load_request, most_values
 from rxllm.web._response import Client, GoneError, Receive, Send, streaming_response, until_gone
 from rxllm.web._runs import Runs
 from rxllm.web._ui_request import from_ui, ui_id
@@ -108,8 +108,8 @@ def chat(
         runs: The runs to use. By default, a new `Runs` keeps them in memory. With ``durable.open_runs(...)``, another
             process continues a turn whose process has died. Durable runs need ``runs.sessions`` as `store`.
         max_body: The maximum length of a request, in bytes.
-        max_session: The maximum length of a conversation's JSON, in characters.
-        max_per_minute: The maximum number of posts to one conversation per minute.
+        max_session: The maximum length of a conversation's JSON, in bytes. It may also have at most 100,000 values.
+        max_per_minute: The maximum number of posts to one conversation per minute, and of other requests about it.
         max_running: The maximum number of turns that run in this process at the same time.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments, and the same errors as ``rxllm.stream`` for an
@@ -216,6 +216,7 @@ class _Chat:
             await self._post(exchange)
         else:
             await self.door.admit(request, id)
+            self.door.count(id, request.method)
             await (self._get if request.method == "GET" else self._delete)(exchange, id)
 
     def _place(self, scope: Any) -> tuple[str, tuple[str, ...]]:
@@ -237,10 +238,10 @@ class _Chat:
             raise RefusedError(415, "the content-type must be application/json", "unsupported_media_type")
         length = {"content-length": headers.get("content-length", "0").encode("latin-1")}
         body = await read_body(exchange.receive, length, self.max_body)
-        id, data = await asyncio.to_thread(self._parsed, body)  # parsing a long request would block the loop
+        id, data = await off_loop(len(body), self._parsed, body)
         await self.door.admit(exchange.request, id)
-        self.door.count(id)
-        run, before, encoder = await self._next_turn(id, data, exchange.receive)
+        self.door.count(id, "POST")
+        run, before, encoder = await self._next_turn(id, data, len(body), exchange.receive)
         try:
             await exchange.stream(self._events(run, before), encoder)
         finally:
@@ -256,8 +257,8 @@ class _Chat:
             log_hidden(error, "web.chat: a turn could not be stopped")
 
     async def _get(self, exchange: _Exchange, id: str) -> None:
-        saved = await self._load(id)
-        if saved.run is None:
+        saved = await self._load(id) if await self._open_run(id) else None
+        if saved is None or saved.run is None:
             await exchange.reply(204)
         else:
             encoder = AGUIEncoder(thread_id=id) if self.protocol == "ag-ui" else self.protocol
@@ -266,10 +267,13 @@ class _Chat:
             await exchange.stream(events, encoder)
 
     async def _delete(self, exchange: _Exchange, id: str) -> None:
-        if (run := (await self._load(id)).run) is not None:
+        if (run := await self._open_run(id)) is not None:
             await in_time(self.runs.cancel(run))
         await self._settle(id, exchange.receive, PATIENCE["wait"])
         await exchange.reply(204)
+
+    async def _open_run(self, id: str) -> str | None:
+        return await open_run(self.runs.sessions, id)
 
     async def _load(self, id: str) -> SavedSession:
         return await in_time(self.runs.sessions.load(id))
@@ -287,8 +291,12 @@ class _Chat:
         data = load_request(body, self.max_body)
         return read_id(data), data
 
-    async def _next_turn(self, id: str, data: Any, receive: Receive) -> tuple[str, list[Event], Any]:
-        """Begin a turn as soon as no other turn is open.
+    def _is_too_long(self, session: Session) -> bool:
+        text = serializer.to_json(session).encode()
+        return len(text) > self.max_session or most_values(text) > MAX_VALUES
+
+    async def _next_turn(self, id: str, data: Any, size: int, receive: Receive) -> tuple[str, list[Event], Any]:
+        """Begin a turn as soon as no other turn is open. `size` is the length of the request in bytes.
 
         Return the run's id, a list of events, and the encoder. The events belong to earlier calls that are still open.
         The page must receive them before the run's own events.
@@ -304,7 +312,7 @@ class _Chat:
                 raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
             self.beginning.append(id)
             try:
-                return await self._begin(id, data)
+                return await self._begin(id, data, size)
             except RunError as error:
                 if error.reason != "conflict" or self.busy == "refuse" or clock() > until:
                     raise
@@ -319,14 +327,14 @@ class _Chat:
         """
 
         async def settle() -> None:
-            while (run := (await self._load(id)).run) is not None:
+            while (run := await self._open_run(id)) is not None:
                 with suppress(LLMError):  # the run may have ended with an error
                     await self._events(run).pipe(ops.to_text())
                 await asyncio.sleep(0.01)  # the turn may not have been saved yet
 
         # The first check is not limited by `seconds`. In a busy event loop, such a timeout could expire although no
         # turn is open.
-        if (await self._load(id)).run is None:
+        if await self._open_run(id) is None:
             return
         try:
             async with asyncio.timeout(seconds):
@@ -334,13 +342,14 @@ class _Chat:
         except TimeoutError:
             raise RunError("conflict") from None
 
-    async def _begin(self, id: str, data: Any) -> tuple[str, list[Event], Any]:
+    async def _begin(self, id: str, data: Any, size: int) -> tuple[str, list[Event], Any]:
         saved = await self._load(id)
         session = saved.session
         if self.system is not None and not session.messages:
             session = session.with_thread(Thread().add_system(self.system))
         _, read = _READERS[self.protocol]
-        incoming = await asyncio.to_thread(read, data, session, client_tools=self.client_tools)
+        size += session_size(session)
+        incoming = await off_loop(size, read, data, session, client_tools=self.client_tools)
         # If the last message is from the user, the page shows this turn in a new assistant message.
         is_message = data["messages"] and data["messages"][-1]["role"] == "user"
         before = events_of_open_calls(incoming.thread) if is_message and self.protocol == "ui" else []
@@ -350,7 +359,7 @@ class _Chat:
             own = {tool.name for tool in self.engine.tools}
             tools = {tool.name: tool for tool in incoming.tools if tool.name not in own}
             encoder = incoming.encoder()
-        if len(await asyncio.to_thread(serializer.to_json, session)) > self.max_session:
+        if await off_loop(size, self._is_too_long, session):
             raise RefusedError(413, "this conversation is too long; start a new one", "conversation_too_long")
         answers: dict[str, Any] = {"approvals": incoming.approvals, "results": incoming.results}
         rxllm.stream_resume(self.engine.with_tools(*tools.values()), session.thread, **answers)  # checks the answers

@@ -23,7 +23,7 @@ from rxllm.web._openai_errors import RefusedError
 log = logging.getLogger("rxllm")
 
 SECONDS = 60.0
-"""The period over which a conversation's posts are counted, in seconds."""
+"""The period over which the requests about a conversation are counted, in seconds."""
 
 _FORWARDED = ("forwarded", "via", "x-forwarded", "x-real-ip", "x-client-ip", "x-envoy", "true-client-ip", "cf-")
 """Prefixes of the header names that proxies add. Behind a proxy, every client appears to be local."""
@@ -72,7 +72,8 @@ class Door:
         check("origins", origins, fits, 'a list of origins, such as ["https://example.org"]')
         check_count("max_per_minute", max_per_minute)
         self._allow, self._origins, self._most = allow, frozenset(origins), max_per_minute
-        self._posts: dict[str, deque[float]] = {}  # the times of the latest posts to each conversation
+        # The times of the latest requests, by the conversation's id and whether they are posts.
+        self._times: dict[tuple[str, bool], deque[float]] = {}
         self._forget_at = 0.0
         self._has_warned = False
 
@@ -107,16 +108,18 @@ class Door:
         if not (await allowed if isawaitable(allowed) else allowed):
             raise RefusedError(404, "there is no such conversation", "not_found")
 
-    def count(self, id: str) -> None:
-        """Count a post to a conversation.
+    def count(self, id: str, method: str) -> None:
+        """Count a request. Posts do not count as other requests, so that a page that reconnects can still post.
 
-        Raises `RefusedError` if there have been too many posts in the last minute.
+        Raises `RefusedError` if there have been too many such requests in the last minute.
         """
         now = time.monotonic()
         if now >= self._forget_at:
-            self._posts = {id: times for id, times in self._posts.items() if times[-1] > now - SECONDS}
+            self._times = {key: times for key, times in self._times.items() if times[-1] > now - SECONDS}
             self._forget_at = now + SECONDS
-        times = self._posts.setdefault(id, deque(maxlen=self._most))  # a full deque drops the oldest time
+        times = self._times.setdefault(
+            (id, method == "POST"), deque(maxlen=self._most)
+        )  # a full deque drops the oldest time
         if len(times) == self._most and (seconds := times[0] + SECONDS - now) > 0:
             raise RefusedError(429, "too many requests in this conversation", "rate_limited", retry_after=seconds)
         times.append(now)

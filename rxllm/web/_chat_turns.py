@@ -81,6 +81,9 @@ class MemoryTurns:
     def add_factory(self, name: str, factory: Build) -> None:
         self._build = factory
 
+    async def open_run(self, id: str) -> str | None:
+        return self._open[id][0] if id in self._open else None
+
     async def load(self, id: str) -> SavedSession:
         saved = await self._store.load(id)
         run, begun = self._open.get(id, (None, None))
@@ -115,6 +118,12 @@ class MemoryTurns:
 
     def recover(self, *, every: float) -> Observable[Any]:
         return reactivex.never()
+
+
+async def open_run(store: SessionStore, id: str) -> str | None:
+    """Return the run of the session's open turn, or None. The session is read only if `store` has no ``open_run``."""
+    find = getattr(store, "open_run", None)
+    return (await in_time(store.load(id))).run if find is None else await in_time(find(id))
 
 
 async def in_time(work: Awaitable[T]) -> T:

@@ -179,12 +179,13 @@ class _Client:
         if isinstance(inner, ev.ToolApprovalRequested):
             self._requested.add("/".join((*path, inner.id)))
         elif isinstance(event, ev.StepCompleted):
-            for call in event.result.metadata.get("approval_tool_calls", ()):
-                if call.id not in self._requested:
-                    is_own = call.id in self._fold.state.current_tool_calls
-                    *agents, id = [call.id] if is_own else call.id.split("/")
-                    request = ev.ToolApprovalRequested(id, call.name, call.arguments)
-                    yield Nested(tuple(agents), request) if agents else request
+            waiting = event.result.metadata.get("approval_tool_calls", ())
+            missing = [call for call in waiting if call.id not in self._requested]
+            own = frozenset(self._fold.state.current_tool_calls) if missing else frozenset[str]()
+            for call in missing:
+                *agents, id = [call.id] if call.id in own else call.id.split("/")
+                request = ev.ToolApprovalRequested(id, call.name, call.arguments)
+                yield Nested(tuple(agents), request) if agents else request
 
     def close(self) -> Iterable[ev.Event]:
         return ()

@@ -259,7 +259,10 @@ class Answer:
         self._has_text = False
 
     def _next_step(self) -> None:
-        self._earlier = [] if self._structured else [*self._earlier, *self._deltas]
+        if self._structured:
+            self._earlier = []
+        else:
+            self._earlier += self._deltas
         self._deltas, self._sent = [], False
         self._had_text, self._has_text = self._had_text or self._has_text, False
 
@@ -307,11 +310,13 @@ def _message(deltas: list[Frame]) -> Frame:
         for annotation in delta.get("annotations", ())
     ]
     calls: dict[int, Frame] = {}
+    pieces: dict[int, list[str]] = {}
     for call in (call for delta in deltas for call in delta.get("tool_calls", ())):
         if "id" in call:
             calls[call["index"]] = {"id": call["id"], "type": "function", "function": dict(call["function"])}
-        else:
-            calls[call["index"]]["function"]["arguments"] += call["function"]["arguments"]
+        pieces.setdefault(call["index"], []).append(call["function"]["arguments"])
+    for index, call in calls.items():
+        call["function"]["arguments"] = "".join(pieces[index])
     more = {"reasoning_content": thinking, "annotations": annotations, "tool_calls": [*calls.values()]}
     known = {name: value for name, value in more.items() if value}
     return {"role": "assistant", "content": content or (None if calls else ""), "refusal": None, **known}

@@ -96,7 +96,7 @@ def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
 
     Raises ``ValidationError`` if `text` is malformed or too large.
     """
-    if _most_values(text) > MAX_VALUES:
+    if most_values(text) > MAX_VALUES:
         raise _too_large()
     try:
         data = parse(text)
@@ -116,7 +116,7 @@ def _check_size(data: Any) -> None:
         texts = [text.encode(errors="replace") for text in arguments if isinstance(text, str)]
         level = [inner for entry in level if isinstance(entry, list) for inner in cast(list[Any], entry)]
         level += (inner for entry in mappings for inner in entry.values())
-        count += len(level) + sum(map(_most_values, texts))
+        count += len(level) + sum(map(most_values, texts))
         if count > MAX_VALUES:
             raise _too_large()
         level += map(_load_arguments, texts)
@@ -124,7 +124,7 @@ def _check_size(data: Any) -> None:
         raise _too_deep()
 
 
-def _most_values(text: bytes) -> int:
+def most_values(text: bytes) -> int:
     """Return an upper bound on the number of values in a JSON text."""
     most_quotes = 4 * MAX_VALUES  # two quotes around a value's key and two around the value itself
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)

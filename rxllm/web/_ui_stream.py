@@ -220,6 +220,7 @@ class Decoder:
         self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks, by kind and name
         self.calls: dict[str, list[str]] = {}  # the pieces of each open call's arguments, by call id
         self.names: dict[str, str] = {}  # the tool name of every call, by call id
+        self._completed: dict[str, ToolCall] = {}  # the complete calls of the current step, by call id
         self.unanswered: set[str] = set()  # the ids of the complete calls that have no result yet
         self._covered = 0  # the number of upcoming frames that yield no events
         self._is_ended = False
@@ -260,6 +261,7 @@ class Decoder:
             case ev.ToolCallCompleted(id=id, name=name):
                 self.names[id] = name
                 self.calls.pop(id, None)
+                self._completed[id] = event.tool_call
                 self.unanswered.add(id)
             case ev.ToolExecutionCompleted(id=id) | ev.ToolResultEncoded(id=id):
                 self.unanswered.discard(id)
@@ -268,6 +270,8 @@ class Decoder:
                 self.calls.clear()
             case ev.MessageStarted() | ev.MessageCompleted() | ev.StepRestarted() | ev.StepCompleted():
                 self.calls.clear()
+                if isinstance(event, ev.StepRestarted | ev.StepCompleted):
+                    self._completed.clear()
             case _:
                 pass
 
@@ -331,7 +335,7 @@ class Decoder:
                 text = "".join(self.calls.get(id, ()))
                 return [*started, _complete_call(id, name, text, frame, kind == "tool-input-available")]
             case {"type": "tool-approval-request"}:
-                call = self.fold.state.current_tool_calls.get(id) or ToolCall(id, name)
+                call = self._completed.get(id) or ToolCall(id, name)
                 return [ev.ToolApprovalRequested(id, call.name, call.arguments)]
             case {"type": "tool-output-available", "preliminary": True}:
                 return [ev.ToolProgress(id, name, frame.get("output"))]

@@ -38,7 +38,19 @@ from rxllm.wire.framing import JSONArrayDecoder
 
 
 class _Call:
-    __slots__ = ("found", "id", "metadata", "name", "objects", "pieces", "position", "searched", "state", "wire_id")
+    __slots__ = (
+        "found",
+        "id",
+        "metadata",
+        "name",
+        "objects",
+        "parses",
+        "pieces",
+        "position",
+        "searched",
+        "state",
+        "wire_id",
+    )
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -50,18 +62,23 @@ class _Call:
         self.state = "waiting"  # then "started", then "completed"
         self.objects: JSONArrayDecoder | None = None
         self.found = self.searched = 0  # how many objects were found, and how many pieces were searched
+        self.parses = False  # whether the searched pieces are an object
 
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
             return False
         # This runs often, because some servers repeat the name in every piece. So search each piece only once.
+        if self.searched == len(self.pieces):
+            return self.parses
         if self.objects is None:
             self.objects = JSONArrayDecoder(max_frame=sys.maxsize)
             self.objects.feed(b"[")
         for piece in self.pieces[self.searched :]:
             self.found += len(self.objects.feed(piece.encode(errors="replace")))
         self.searched = len(self.pieces)
-        return self.found == 1 and self.objects.is_between and read_arguments("".join(self.pieces)) is not None
+        is_one = self.found == 1 and self.objects.is_between
+        self.parses = is_one and read_arguments("".join(self.pieces)) is not None
+        return self.parses
 
     def is_repeated_by(self, arguments: str) -> bool:
         return arguments.startswith("{") and self.is_whole() and arguments == "".join(self.pieces)

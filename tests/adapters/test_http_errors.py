@@ -110,3 +110,17 @@ def test_how_long_to_wait():
     assert retry_after({}) is None
     body = b'{"error": {"code": 429, "details": [{"retryDelay": "34.5s"}]}}'
     assert http_error("p", 429, {}, body).retry_after == 34.5
+
+
+def test_a_long_message_is_cut_before_its_words_are_looked_at():
+    long = "token count " * 8_000
+    error = http_error("p", 400, {}, msgspec.json.encode({"error": {"message": long}}))
+    assert (error.reason, error.message) == ("invalid_request", f"{long[:1_999]}…")
+    assert reason(400, {"error": {"message": "the token count exceeds 8"}}) == "context_length_exceeded"
+    assert reason(400, {"error": {"message": f"{'x' * 2_000} the token count exceeds 8"}}) == "invalid_request"
+
+
+@pytest.mark.parametrize("delay", ["9" * 30_000, "34.5", "1.2.3s", "s"])
+def test_a_delay_that_is_not_a_number_of_seconds_is_not_read(delay: str):
+    body = msgspec.json.encode({"error": {"code": 429, "details": [{"retryDelay": delay}]}})
+    assert http_error("p", 429, {}, body).retry_after is None

@@ -30,6 +30,7 @@ from tests.benchmarks import (
     report,
     runs,
     size,
+    standstill,
     stores,
     tracing,
 )
@@ -54,6 +55,7 @@ TABLES: dict[str, Callable[[Effort], list[Table]]] = {
     "p": runs.measure,
     "q": early.measure,
     "r": closes.measure,
+    "s": standstill.measure,
 }
 
 

@@ -63,6 +63,19 @@ async def partial(runs: Runs) -> SavedSession:
     return await until(lambda: runs.session("ada"), lambda saved: texts(saved.session)[-1:] == ["llats"])
 
 
+def test_the_open_turn_is_known_without_reading_the_session(
+    make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_runs(make_store(), FACTORIES) as runs:
+        assert runs.open_run("ada").run() is None
+        run = runs.start("answer", "abc", session=runs.session("ada").run(), here=False).run()
+        with monkeypatch.context() as patched:
+            patched.setattr(serializer, "from_json", None)  # whoever read the session would fail
+            assert runs.open_run("ada").run() == run
+        runs.cancel(run).run()
+        assert runs.open_run("ada").run() is None
+
+
 def test_turn_follows_turn(make_store: MakeStore) -> None:
     with open_runs(make_store(), FACTORIES) as runs:
         saved = runs.session("ada").run()

@@ -119,6 +119,10 @@ def of_calls(n: int) -> list[Event]:
     return ended(started(*(event for id in ids(n) for event in events(id))))
 
 
+def in_one_delta(text: str, n: int) -> list[Event]:
+    return ended(started(TextDelta(f"One.{text * n}Two.", "b"), TextCompleted(f"One.{text * n}Two.", "b")))
+
+
 def of_open_blocks(n: int) -> list[Event]:
     """Blocks that are all open at once; the first to begin is the last to end."""
     blocks = ids(n, "b")
@@ -146,6 +150,7 @@ async def run_one(arguments: object) -> int:
 
 
 PLAIN = Tool("f", handler=run_one)
+EAGER = Tool("f", handler=run_one, eager=True)
 MANUAL = Tool("f", manual=True)
 APPROVAL = Tool("f", handler=run_one, approval=True)
 
@@ -301,6 +306,7 @@ CASES: dict[str, Callable[[int], Callable[[], Any]]] = {
     "keys of a partial object": lambda n: looked_at(n, '"a": ["b"], ', before="[{"),
     "text at a path": lambda n: through(of_json(n, *NOTE, before="[", after="{}]"), ops.text_at("*", "tags", "*")),
     "calls that run": lambda n: chat(n, PLAIN),
+    "calls that start early": lambda n: chat(n, EAGER),
     "calls of manual tools": lambda n: chat(n, MANUAL),
     "calls that wait for an approval": lambda n: chat(n, APPROVAL),
     "calls of as many tools": lambda n: (
@@ -334,6 +340,10 @@ CASES: dict[str, Callable[[int], Callable[[], Any]]] = {
     ),
     "open blocks folded": lambda n: partial(fold, of_open_blocks(n), StreamCollector.to_response),
     "open blocks as text": lambda n: through(of_open_blocks(n), ops.text()),
+    "line breaks in one delta": lambda n: through(in_one_delta("\n", n), ops.sentences()),
+    "matches in one delta": lambda n: through(in_one_delta("secret ", n), ops.redact("secret")),
+    "initials in one delta": lambda n: through(in_one_delta("A. ", n), ops.sentences()),
+    "words in one delta": lambda n: through(in_one_delta("on ", n), ops.words()),
     "calls verified": lambda n: through(of_calls(n), ops.verify()),
     "steps verified": lambda n: through(of_steps(n), ops.verify()),
     "steps folded": lambda n: partial(fold, of_steps(n), StreamCollector.to_chat_result),

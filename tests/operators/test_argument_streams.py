@@ -34,6 +34,7 @@ from rxllm.events import (
     ToolProgress,
     ToolResultEncoded,
 )
+from rxllm.operators import _argument_feed, _tool_step
 from rxllm.values import Message, StreamError, Tool, ToolError
 from tests.examples import examples
 from tests.operators.journal import KeepingJournal
@@ -510,6 +511,110 @@ def test_a_tool_that_asks_to_be_called_again_does_not_stop_the_model() -> None:
     events = stepped(dictating("save", '{"text": "', *["x" * 10] * 500, '"}'), save)
     assert result(events).response.output_text == "So."
     assert result(events).metadata["pending_question"] == "Which?"
+
+
+# Arguments of any length
+
+
+def listening(read: Callable[[Stream[int]], Any], eager: bool = True) -> Tool:
+    async def add(numbers: Stream[int]) -> Any:
+        return await read(numbers)
+
+    return dataclasses.replace(tool(add), eager=eager)
+
+
+async def total(numbers: Stream[int]) -> int:
+    return sum([number async for number in numbers])
+
+
+@pytest.mark.parametrize("eager", [pytest.param(True, marks=pytest.mark.judges), False])
+def test_more_items_than_may_wait_arrive_whole(eager: bool) -> None:
+    raw = json.dumps({"numbers": [1] * 70_000})
+    events = stepped(dictating("add", raw), listening(total, eager))
+    assert contents(result(events)) == {"c1": "70000"}
+
+
+def test_other_tasks_run_while_a_long_delta_is_read() -> None:
+    turns: list[int] = []
+
+    async def total_by_turns(numbers: Stream[int]) -> int:
+        count = 0
+        async for _ in numbers:
+            count += 1
+        return count
+
+    async def model(request: Any, call: Any) -> AsyncIterator[Event]:
+        numbers = [1] * 20_000
+        raw = json.dumps({"numbers": numbers})
+        yield ToolCallStarted("c1", "add")
+        yield ToolCallDelta("c1", raw[:20])
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        other = asyncio.create_task(count_turns(turns))
+        yield ToolCallDelta("c1", raw[20:])
+        await asyncio.sleep(0)
+        other.cancel()
+        yield ToolCallCompleted("c1", "add", {"numbers": numbers}, raw)
+
+    events = stepped(model, listening(total_by_turns))
+    assert contents(result(events)) == {"c1": "20000"}
+    assert len(turns) >= 60_000 // _argument_feed.SLICE
+
+
+async def count_turns(turns: list[int]) -> None:
+    while True:
+        turns.append(0)
+        await asyncio.sleep(0)
+
+
+def test_a_tool_that_does_not_read_holds_back_the_rest_of_a_long_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    feeds: list[Any] = []
+    make = _argument_feed.ArgumentFeed.__init__
+    monkeypatch.setattr(
+        _argument_feed.ArgumentFeed, "__init__", lambda feed, *args: feeds.append(feed) or make(feed, *args)
+    )
+    waiting: list[int] = []
+
+    @tool(eager=True)
+    async def save(text: Stream[str]) -> int:
+        for _ in range(500):
+            await asyncio.sleep(0)
+        waiting.extend(sum(map(len, items.waiting)) for items in feeds[0]._items.values())
+        return sum([len(piece) async for piece in text])
+
+    events = stepped(dictating("save", '{"text": "', "x" * 3_000_000, '"}'), save)
+    assert contents(result(events)) == {"c1": "3000000"}
+    assert waiting[0] <= (_argument_feed.MOST + 1) * _argument_feed.SLICE
+
+
+def test_arguments_that_are_nested_too_deeply_fail_the_call() -> None:
+    raw = '{"numbers": [1, ' + "[" * 300
+    events = stepped(dictating("add", *pieces_of(raw, 20, 40)), listening(total))
+    assert error_of(events).reason == "invalid_arguments"
+
+
+def test_calls_beyond_those_that_are_read_at_once_get_their_arguments_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tool_step, "MOST_LISTENING", 1)
+    pieces: list[list[str]] = []
+
+    @tool(eager=True)
+    async def save(text: Stream[str]) -> str:
+        read = [piece async for piece in text]
+        pieces.append(read)
+        return "".join(read)
+
+    async def model(request: Any, call: Any) -> AsyncIterator[Event]:
+        for id in ("c1", "c2"):
+            yield ToolCallStarted(id, "save")
+        for piece in ('{"text": "', "a", "b", '"}'):
+            for id in ("c1", "c2"):
+                yield ToolCallDelta(id, piece)
+                await asyncio.sleep(0)
+        for id in ("c1", "c2"):
+            yield ToolCallCompleted(id, "save", {"text": "ab"}, '{"text": "ab"}')
+
+    assert contents(result(stepped(model, save))) == {"c1": "ab", "c2": "ab"}
+    assert sorted(pieces) == [["a", "b"], ["ab"]]
 
 
 # Back-pressure

@@ -307,6 +307,31 @@ def test_a_long_text_costs_no_more_for_each_delta() -> None:
     assert len(redactor._text) <= 512
 
 
+@pytest.mark.parametrize("delta", ["a" * 40, "a" * 5_000])
+def test_a_match_that_grows_is_not_read_again_with_each_delta(delta: str) -> None:
+    class Counting:
+        """A pattern that counts the characters that it could read."""
+
+        pattern, read = KEY, 0
+        compiled = regex.compile(KEY)
+
+        def __getattr__(self, name: str) -> Any:
+            def call(text: str, at: int = 0, end: int | None = None, **options: Any) -> Any:
+                self.read += min(len(text), len(text) if end is None else end) - at
+                return getattr(self.compiled, name)(text, at, *([] if end is None else [end]), **options)
+
+            return call
+
+    def read(length: int) -> int:
+        pattern = Counting()
+        redactor = Redactor(pattern, "#", 256)
+        pieces = [redactor.feed(piece) for piece in ["sk-", *[delta] * (length // len(delta)), " ok"]]
+        assert "".join([*pieces, redactor.close()]) == "# ok"
+        return pattern.read
+
+    assert read(80_000) <= 2.5 * read(40_000)
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [

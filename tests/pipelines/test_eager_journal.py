@@ -6,10 +6,13 @@ import asyncio
 import dataclasses
 from typing import Any
 
+import pytest
+
 import rxllm
 from rxllm import ChatResult, Engine, Fake, Tool, ToolCall, tool
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, Event, StepRestarted, TextDelta, ToolExecutionStarted
+from rxllm.operators import _step_tools
 from rxllm.runtime import EagerJournal, RecallingJournal
 from rxllm.testing import World, simulate
 from tests.operators.journal import Entry, KeepingJournal, MemoryJournal
@@ -202,3 +205,15 @@ def test_after_a_crash_a_recorded_response_wins_over_its_kept_beginning() -> Non
     assert [len(message.tool_calls) for message in result.thread] == [0, 2, 0, 0, 0]
     assert [message.text for message in result.thread] == [message.text for message in first.thread]
     assert again.left == 0
+
+
+def test_a_response_is_kept_for_a_bounded_number_of_early_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_step_tools, "MOST_KEPT", 2)
+    journal, kept = KeepingJournal(), list[Any]()
+    keep = journal.keep
+    monkeypatch.setattr(journal, "keep", lambda path, key, events: kept.append(events) or keep(path, key, events))
+    turn = [part for i in range(5) for part in (ToolCall(f"c{i}", "look", {}, "{}"), ("delay", 0.05))]
+    RAN.clear()
+    played(chat(Fake(turn, "Done."), looking(), journal=journal))
+    assert len([events for events in kept if events]) == 2
+    assert RAN == ["look"] * 5

@@ -431,7 +431,7 @@ def test_two_processes_share_a_store(busy: Any) -> None:
             return await super().load(id)
 
         async def save(self, session: Session, version: int = 0) -> SavedSession:
-            await until(lambda: self.loads >= 4)  # both have looked for an open turn, and loaded the session
+            await until(lambda: self.loads >= 2)  # both have loaded the session
             return await super().save(session, version)
 
     async def main() -> None:
@@ -615,12 +615,9 @@ def test_an_exception_of_a_users_store_is_logged_and_not_told(method: str, caplo
     store = Buggy()
     store.breaks = method
 
-    async def act(page: Page) -> list[httpx.Response]:
-        return [await page.say("Hi"), *([await page.back(), await page.stop()] if method == "load" else [])]
-
-    for response in visit(web.chat(Fake("Hi"), store), act):
-        assert (response.status_code, response.json()["error"]["code"]) == (500, "store_failed")
-        assert "secret" not in response.text
+    response = visit(web.chat(Fake("Hi"), store), lambda page: page.say("Hi"))
+    assert (response.status_code, response.json()["error"]["code"]) == (500, "store_failed")
+    assert "secret" not in response.text
     assert all("secret place" in str(record.exc_info) for record in caplog.records if record.name == "rxllm")
     assert caplog.records
 

@@ -274,12 +274,26 @@ def test_posts_are_counted_for_each_conversation(monkeypatch: pytest.MonkeyPatch
 def test_conversations_are_forgotten_by_the_rate() -> None:
     door = _chat_door.Door(None, (), 3)
     for i in range(100):
-        door.count(str(i))
+        door.count(str(i), "POST")
     door._forget_at -= 2 * _chat_door.SECONDS
-    for times in door._posts.values():
+    for times in door._times.values():
         times[-1] -= _chat_door.SECONDS
-    door.count("new")
-    assert list(door._posts) == ["new"]
+    door.count("new", "POST")
+    assert list(door._times) == [("new", True)]
+
+
+def test_other_requests_are_counted_too_and_do_not_use_up_the_posts() -> None:
+    app, _ = made(max_per_minute=3)
+
+    async def act(page: Page) -> None:
+        assert [(await page.back()).status_code for _ in range(2)] == [204, 204]
+        assert (await page.stop()).status_code == 204
+        refused = [await page.back(), await page.stop()]
+        assert [response.status_code for response in refused] == [429, 429]
+        assert (await page.say("Hi")).status_code == 200
+        assert (await Page(page.client, "d").back()).status_code == 204
+
+    visit(app, act)
 
 
 def test_refused_requests_are_not_counted() -> None:

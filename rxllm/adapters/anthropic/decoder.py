@@ -241,6 +241,7 @@ class Content:
         self._fallbacks = fallbacks
         self._held: list[tuple[int | None, Any]] = []  # the arguments of calls that may be a refusing model's
         self._open: dict[int, _Block] = {}
+        self._open_calls: dict[int, _Block] = {}
         self._calls = 0
         self.thoughts: list[str] = []
         """The signatures of the thoughts that are complete."""
@@ -250,7 +251,8 @@ class Content:
             self.stop(index)
         self._blocks.close_block()
         kind = str(data.get("type"))
-        block = self._open[-1 if index is None else index] = _Block(kind, data)
+        place = -1 if index is None else index
+        block = self._open[place] = _Block(kind, data)
         match kind:
             case "text":
                 self._blocks.text(text_of(data.get("text")))
@@ -263,6 +265,7 @@ class Content:
                 self._blocks.sign(None, {"provider": self._provider, **data})
             case _ if kind == CLIENT_CALL or kind in SERVER_CALLS:
                 block.position, self._calls = self._calls, self._calls + 1
+                self._open_calls[place] = block
                 metadata = self._metadata(kind, data)
                 self._blocks.call(block.position, text_of(data.get("id")), data.get("name"), None, metadata)
             case _ if kind == FALLBACK:
@@ -298,7 +301,7 @@ class Content:
         """Return the open call with this `index`, or else the last one: some servers count in another way."""
         block = self._open.get(self._place(index))
         if block is None or block.kind == "text" or block.kind in THOUGHTS:
-            block = next((each for each in reversed(self._open.values()) if each.position is not None), None)
+            block = next(reversed(self._open_calls.values()), None)
         return block if block is not None and block.position is not None else None
 
     def add(self, index: int | None, delta: Delta) -> bool:
@@ -329,7 +332,9 @@ class Content:
         return True
 
     def stop(self, index: int | None) -> None:
-        block = self._open.pop(self._place(index), None)
+        place = self._place(index)
+        block = self._open.pop(place, None)
+        self._open_calls.pop(place, None)
         self._blocks.close_block()
         if block is not None:
             self._add_rest(block)
@@ -341,7 +346,7 @@ class Content:
         for block in self._open.values():
             self._blocks.close_block()
             self._add_rest(block)
-        self._open = {}
+        self._open, self._open_calls = {}, {}
         for position, arguments in self._held:
             self._blocks.call(position, None, None, arguments)
         self._held = []

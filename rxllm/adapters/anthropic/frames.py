@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from rxllm.adapters._usage_and_metadata import dicts
+from rxllm.adapters._usage_and_metadata import check_counters, dicts
 from rxllm.adapters._usage_and_metadata import to_usage as count_usage
 from rxllm.values import Usage
 
@@ -91,7 +91,10 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
     If there are ``iterations``, the result is their sum, which also includes compactions and advisors. `extra` contains
     the usage, type and model of each iteration.
     """
-    usage, parts = _to_usage(counters), [_to_usage(entry) for entry in dicts(counters.get("iterations"))]
+    entries = dicts(counters.get("iterations"))
+    check_counters(len(entries))
+    usage, parts = _to_usage(counters), [_to_usage(entry) for entry in entries]
+    check_counters(sum(len(part.extra) for part in parts))
     if not parts or len(parts) < len(counters["iterations"]) or any(part.total_tokens is None for part in parts):
         return usage
     total = sum(parts, Usage())

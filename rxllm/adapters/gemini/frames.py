@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._usage_and_metadata import LONGEST_NAME, as_count, dicts, with_short_names
+from rxllm.adapters._usage_and_metadata import LONGEST_NAME, as_count, check_counters, dicts, with_short_names
 from rxllm.values import Usage
 from rxllm.values.usage import whole
 from rxllm.wire.framing import BOM, JSONArrayDecoder, SSEDecoder
@@ -116,13 +116,15 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
     thoughts = whole(counters.get("thoughtsTokenCount"))
     answer = whole(counters.get("candidatesTokenCount"))
     answer = whole(counters.get("responseTokenCount")) if answer is None else answer
+    extra = with_short_names(_flatten((name, count) for name, count in counters.items() if name not in COUNTERS))
+    check_counters(len(extra))
     return Usage(
         input_tokens=prompt if tools is None else (prompt or 0) + tools,
         output_tokens=answer if thoughts is None else (answer or 0) + thoughts,
         cached_input_tokens=whole(counters.get("cachedContentTokenCount")),
         reasoning_tokens=thoughts,
         total_tokens=whole(counters.get("totalTokenCount")),
-        extra=with_short_names(_flatten((name, count) for name, count in counters.items() if name not in COUNTERS)),
+        extra=extra,
     )
 
 
@@ -160,7 +162,7 @@ class GeminiFrames:
             data, self._buffer = self._buffer + data, b""
             start = data.removeprefix(BOM).lstrip()
             if not start or BOM.startswith(data):
-                self._buffer = data
+                self._buffer = data if BOM.startswith(data) else b""
                 return []
             source = self._source = JSONArrayDecoder() if start[:1] == b"[" else SSEDecoder()
         frames = source.feed(data)

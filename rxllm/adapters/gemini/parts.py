@@ -16,6 +16,7 @@ See https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/
 from __future__ import annotations
 
 import re
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -39,11 +40,11 @@ class PartReader:
         self._blocks = blocks
         self._calls = 0  # the number of calls, which is also the index of the next one
         self._partial: tuple[int, PartialArguments] | None = None
-        self._waiting: list[tuple[FunctionCall, str | None]] = []
+        self._waiting = WaitingCalls()
         self._reported: bytes | None = None  # the last frame that became a RawChunk
 
     def read(self, part: Part, frame: bytes) -> None:
-        if self._waiting and part.function_call is None and part.function_response is None and part != _EMPTY:
+        if self._waiting.calls and part.function_call is None and part.function_response is None and part != _EMPTY:
             self.settle()
         if part.text and not part.thought_signature:
             if part.thought:
@@ -75,20 +76,18 @@ class PartReader:
         blocks.close_block()
 
     def settle(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for call, signature in waiting:
+        waiting, self._waiting = self._waiting, WaitingCalls()
+        for call, signature in waiting.calls.values():
             self._blocks.complete_call(self._begin_call(call, signature, call.args))
 
     def _settle_as_server(self, response: dict[str, Any]) -> None:
-        for place, (call, signature) in enumerate(self._waiting):
-            id = response.get("id") or call.id  # most responses have no id
-            if call.name == response.get("name") and call.id in (None, id):
-                del self._waiting[place]
-                self._call_server(call.name or "", call.id, call.args)
-                fields = {"id": call.id, "name": call.name, "args": call.args}
-                data = {name: value for name, value in fields.items() if value is not None}
-                self._keep_part("functionCall", data, Part(thought_signature=signature))
-                break
+        found = self._waiting.pop(response.get("name"), response.get("id"))
+        if found is not None:
+            call, signature = found
+            self._call_server(call.name or "", call.id, call.args)
+            fields = {"id": call.id, "name": call.name, "args": call.args}
+            data = {name: value for name, value in fields.items() if value is not None}
+            self._keep_part("functionCall", data, Part(thought_signature=signature))
 
     def _begin_call(self, call: FunctionCall, signature: str | None, arguments: Any) -> int:
         index = self._next_index()
@@ -101,7 +100,7 @@ class PartReader:
         if call.name:
             self._end_partial()
             if not call.partial_args and not call.will_continue:
-                self._waiting.append((call, signature))
+                self._waiting.add(call, signature)
                 return
             self.settle()
             self._partial = (self._begin_call(call, signature, None), PartialArguments())
@@ -160,6 +159,38 @@ class PartReader:
     def _next_index(self) -> int:
         self._calls += 1
         return self._calls - 1
+
+
+class WaitingCalls:
+    """Calls that arrived as a whole, with their signatures, by their number."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, tuple[FunctionCall, str | None]] = {}
+        self._added = 0
+        # The numbers of the calls with each name, and with each name and id. Calls that were popped are still in them.
+        self._numbers: defaultdict[tuple[Any, ...], deque[int]] = defaultdict(deque)
+
+    def add(self, call: FunctionCall, signature: str | None) -> None:
+        self.calls[self._added] = (call, signature)
+        for key in ((call.name,), (call.name, call.id)):
+            self._numbers[key].append(self._added)
+        self._added += 1
+
+    def pop(self, name: Any, id: Any) -> tuple[FunctionCall, str | None] | None:
+        """Remove and return the first call that a response with this `name` and `id` belongs to.
+
+        Most responses have no id. They belong to the first call of that name.
+        """
+        if not isinstance(name, str) or not isinstance(id, str | None):
+            return None
+        firsts = [self._first(key) for key in ([(name, id), (name, None)] if id else [(name,)])]
+        return self.calls.pop(min((number for number in firsts if number is not None), default=-1), None)
+
+    def _first(self, key: tuple[Any, ...]) -> int | None:
+        numbers = self._numbers[key]
+        while numbers and numbers[0] not in self.calls:
+            numbers.popleft()
+        return numbers[0] if numbers else None
 
 
 def _file(part: Part) -> dict[str, Any]:

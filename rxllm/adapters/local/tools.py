@@ -224,7 +224,8 @@ def _fix_sampling(request: Request) -> Request:
 
 
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"]*)"\s*,\s*"arguments"\s*:\s*')
-_TAIL = re.compile(r"[\s}]*\Z")
+_TAIL = re.compile(r"[\s}]*")
+"""Matches the end of a call, read backwards."""
 
 
 class CallDecoder:
@@ -283,8 +284,8 @@ class CallDecoder:
             self._blocks.call(0, self._id, self._name, None)
         if not self._begun:
             self._text = self._text.lstrip()
-        tail = _TAIL.search(self._text)
-        self._report(tail.start() if tail else len(self._text))
+        tail = _TAIL.match(self._text[::-1])
+        self._report(len(self._text) - (tail.end() if tail else 0))
 
     def _report(self, length: int) -> None:
         if length:

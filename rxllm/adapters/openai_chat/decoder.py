@@ -31,11 +31,11 @@ import msgspec
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters._usage_and_metadata import (
     REFUSALS,
+    add_verdicts,
     costs_beside,
     dicts,
     metadata_of,
     metadata_of_usage,
-    more_severe,
     text_of,
     to_usage,
 )
@@ -142,6 +142,7 @@ class ChatDecoder(FrameDecoder):
         if chunk.search_results or chunk.citations or chunk.venice_parameters:
             self._read_sources(chunk)
         choices = chunk.choices or ()
+        ended: list[dict[str, Any]] = []  # the parsed choices, if one of them ends in this frame
         for place, choice in enumerate(choices):
             if choice.index and (self._n > 1 or len(choices) > 1):
                 continue
@@ -158,7 +159,11 @@ class ChatDecoder(FrameDecoder):
             if choice.content_filter_results or choice.content_filter_result:
                 self._read_filters(choice)
             if choice.finish_reason or choice.error:
-                self._read_finish(choice, place, read_json(frame))
+                if not ended:
+                    parsed = read_json(frame)
+                    ended = dicts(parsed["choices"])
+                    self._note(parsed)
+                self._read_finish(choice, ended[place])
         if not chunk.choices:
             self._note(read_json(frame))
         if chunk.usage or chunk.x_groq or self._costs is not self._counted:
@@ -168,12 +173,12 @@ class ChatDecoder(FrameDecoder):
         elif chunk.choices is None and not chunk.usage:
             self._read_unknown(kind, frame)
 
-    def _read_finish(self, choice: Choice, place: int, chunk: dict[str, Any]) -> None:
-        raw, whole_choice = choice.finish_reason or "error", dicts(chunk["choices"])[place]
+    def _read_finish(self, choice: Choice, whole_choice: dict[str, Any]) -> None:
+        raw = choice.finish_reason or "error"
         reason = "error" if choice.error else FINISH_REASONS.get(raw.lower(), "other")
         failure = _failure(self.provider, raw, whole_choice) if reason == "error" else None
         self.blocks.finish(reason, raw, self.error_of({"error": choice.error}) if choice.error else failure)
-        self._note(chunk, whole_choice, whole_choice.get("delta"), whole_choice.get("message"))
+        self._note(whole_choice, whole_choice.get("delta"), whole_choice.get("message"))
 
     def _note(self, *parts: Any) -> None:
         for part in parts:
@@ -185,7 +190,7 @@ class ChatDecoder(FrameDecoder):
     def _read_filters(self, choice: Choice) -> None:
         verdicts: Any = choice.content_filter_results
         if isinstance(verdicts, dict):
-            self._filters = more_severe(self._filters, cast(dict[str, Any], verdicts))
+            add_verdicts(self._filters, cast(dict[str, Any], verdicts))
             self.blocks.note({"content_filter_results": self._filters})
         if choice.content_filter_result:
             self.blocks.note({"content_filter_result": choice.content_filter_result})

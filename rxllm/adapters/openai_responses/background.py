@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     import httpx
 
 
-_ID = re.compile(r"[\w.:-]*\w[\w.:-]*", re.ASCII)
-"""Matches an id that is safe to use as a segment of a path."""
+_ID = re.compile(r"(?=.{1,500}\Z)[.:-]*+\w[\w.:-]*+", re.ASCII)
+"""Matches an id that is safe to use as a segment of a path: not only dots, and at most 500 characters."""
 
 
 class NumberedFrame(Frame):

@@ -37,6 +37,7 @@ from rxllm.adapters.openai_responses.frames import (
     source_key,
     to_item,
 )
+from rxllm.adapters.openai_responses.missing import MOST_PARTS, missing_texts
 from rxllm.events import ToolProgress
 from rxllm.values import ProviderPart, StreamError
 from rxllm.values.json_text import json_text, read_json
@@ -44,6 +45,9 @@ from rxllm.wire.event_order import Blocks
 
 _OF_EVERY_CALL = {"type", "id", "call_id", "name", "arguments", "status"}
 """The fields of a function call that the next request fills in by itself. All others, such as ``async``, go back."""
+
+LONGEST_ID = 1_000
+"""The maximum length of an item's id, in characters."""
 
 _MOST_AWAITED = 100
 """The most indices and ids of items that wait. More arrive only from a server that means harm."""
@@ -64,38 +68,42 @@ class Output:
         self._open_id = ""
         self._begun: Counter[str] = Counter()  # how many blocks have had each id, ignoring suffixes
         self._sources: set[str] = set()
-        self._thinking: list[Slot] = []  # the thoughts that are not done
-        self._waiting: list[tuple[Handler, Frame, bytes]] = []  # the frames of items that wait for a thought
+        self._thinking: set[Slot] = set()  # the thoughts that are not done
+        self._waiting: list[_Waiting] = []  # the frames of items that wait for a thought
         self._awaited: set[int | str] = set()  # the indices and ids of these items
 
     def receive(self, handler: Handler, frame: Frame, data: bytes) -> None:
         """Pass a frame to its `handler`, which is a method of this class."""
-        if self._thinking and self._must_wait(handler, frame):
-            self._waiting.append((handler, frame, data))
-            return
+        if self._thinking and (self._awaited or handler is Output.on_item_added):
+            self._receive_again(_Waiting(handler, frame, data))
+        else:
+            self._pass(handler, frame, data)
+
+    def _receive_again(self, waiting: _Waiting) -> None:
+        if self._thinking and self._must_wait(waiting):
+            self._waiting.append(waiting)
+        else:
+            self._pass(waiting.handler, waiting.frame, waiting.data)
+
+    def _pass(self, handler: Handler, frame: Frame, data: bytes) -> None:
         handler(self, frame, data)
         if self._waiting and not self._thinking:
             self._release()
 
-    def _must_wait(self, handler: Handler, frame: Frame) -> bool:
-        if not self._awaited and handler is not Output.on_item_added:
-            return False
-        item = to_item(frame.item)
-        keys = {key for key in (frame.output_index, frame.item_id, item_id(item)) if key not in (None, "")}
-        is_new = handler is Output.on_item_added and (is_call(item) or item.get("type") == "reasoning")
-        if is_new and len(self._awaited) < _MOST_AWAITED:
-            self._awaited |= keys
-        return not keys.isdisjoint(self._awaited)
+    def _must_wait(self, waiting: _Waiting) -> bool:
+        if waiting.is_new and len(self._awaited) < _MOST_AWAITED:
+            self._awaited |= waiting.keys
+        return not waiting.keys.isdisjoint(self._awaited)
 
     def _release(self) -> None:
         waiting, self._waiting, self._awaited = self._waiting, [], set()
         for each in waiting:
-            self.receive(*each)
+            self._receive_again(each)
 
     def flush(self) -> None:
         """Read the frames that still wait for a thought."""
         while self._waiting:
-            self._thinking = []
+            self._thinking = set()
             self._release()
 
     def finish(self, items: Sequence[Item]) -> None:
@@ -123,7 +131,8 @@ class Output:
     def is_part_of(self, items: Sequence[Item]) -> bool:
         """Return whether all text and all calls so far are the beginning of `items`, the output of a final response."""
         read = [slot.text or "".join(slot.pieces["text"]) for slot in self._slots if slot.kind == "message"]
-        waiting = [frame.delta for handler, frame, _ in self._waiting if handler in (Output.on_text, Output.on_refusal)]
+        texts_of = (Output.on_text, Output.on_refusal)
+        waiting = [each.frame.delta for each in self._waiting if each.handler in texts_of]
         texts = [_text_of(part) for item in items if item.get("type") == "message" for part in _parts_of(item)]
         if not "".join(texts).startswith("".join([*read, *(text for text in waiting if isinstance(text, str))])):
             return False
@@ -252,6 +261,9 @@ class Output:
 
     def _begin(self, index: int | None, item: Item) -> Slot:
         slot = Slot(len(self._slots), item)
+        if len(slot.id) > LONGEST_ID:  # each of the item's blocks has an id that contains it
+            fault = f"the id of an item has {len(slot.id)} characters; at most {LONGEST_ID} are read"
+            raise StreamError("malformed_event", fault, provider=self.provider)
         self._slots.append(slot)
         self._by_index[slot.number if index is None else index] = slot
         if slot.id:
@@ -259,7 +271,7 @@ class Output:
         if is_call(item):
             self._begin_call(slot, item)
         elif slot.kind == "reasoning":
-            self._thinking.append(slot)
+            self._thinking.add(slot)
         elif "call_id" in item:  # the item is the result of a call
             slot.call = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
@@ -288,8 +300,7 @@ class Output:
         if slot.is_done:
             return
         slot.is_done = True
-        if slot in self._thinking:
-            self._thinking.remove(slot)
+        self._thinking.discard(slot)
         if slot.tool:
             self._end_call(slot, item)
         elif slot.kind == "message":
@@ -303,7 +314,7 @@ class Output:
     def _end_message(self, slot: Slot, item: Item) -> None:
         parts = _parts_of(item)
         texts = [_text_of(part) for part in parts]
-        rests, slot.text = slot.missing("text", texts), "".join(texts)
+        rests, slot.text = self._missing(slot, "text", texts), "".join(texts)
         for place, (part, rest) in enumerate(zip(parts, rests, strict=True)):
             id = self._block("text", slot, place) if rest else None
             match part:
@@ -319,10 +330,16 @@ class Output:
             self._add_sources(as_items(part.get("annotations")))
         self._close_block()
 
+    def _missing(self, slot: Slot, kind: str, texts: Sequence[str]) -> list[str]:
+        if len(texts) > MOST_PARTS:
+            fault = f"an item has {len(texts)} parts; at most {MOST_PARTS} are read"
+            raise StreamError("malformed_event", fault, provider=self.provider)
+        return missing_texts("".join(slot.pieces[kind]), texts)
+
     def _end_thinking(self, slot: Slot, item: Item) -> None:
         for kind in ("summary", "content"):
             texts = [str(part.get("text") or "") for part in as_items(item.get(kind))]
-            for place, rest in enumerate(slot.missing(kind, texts)):
+            for place, rest in enumerate(self._missing(slot, kind, texts)):
                 if rest:
                     self._blocks.thinking(rest, self._block(kind, slot, place))
         if item.get("encrypted_content") or item.get("summary") or item.get("content"):
@@ -360,6 +377,19 @@ Handler = Callable[[Output, Frame, bytes], None]
 """Reads one type of frame. It is a method of `Output`."""
 
 
+class _Waiting:
+    """A frame that may have to wait. `keys` are the index and the ids of its item.
+
+    `is_new` is True if a call or a thought begins with it.
+    """
+
+    def __init__(self, handler: Handler, frame: Frame, data: bytes) -> None:
+        self.handler, self.frame, self.data = handler, frame, data
+        item = to_item(frame.item)
+        self.keys = {key for key in (frame.output_index, frame.item_id, item_id(item)) if key not in (None, "")}
+        self.is_new = handler is Output.on_item_added and (is_call(item) or item.get("type") == "reasoning")
+
+
 class Slot:
     """An output item that is still being streamed.
 
@@ -393,28 +423,3 @@ class Slot:
         if self.kind == "shell_call":
             return self.commands.close()
         return '"}' if self.open_argument else ""
-
-    def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return the part of each final text that the deltas did not contain.
-
-        The texts themselves are compared, because some servers send wrong indices.
-
-        >>> slot = Slot(0, {"type": "message"})
-        >>> slot.pieces["text"] += ["One", " and tw"]
-        >>> slot.missing("text", ["One and two", "Three"])
-        ['o', 'Three']
-        """
-        streamed = "".join(self.pieces[kind])
-        rests: list[str] = []
-        for place, text in enumerate(texts, 1):
-            rest = ""
-            if streamed.startswith(text):
-                streamed = streamed[len(text) :]
-            elif text.startswith(streamed):
-                rest, streamed = text[len(streamed) :], ""
-            elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
-                rest = text
-            else:  # the deltas already contained this text, perhaps worded differently
-                streamed = streamed.partition(text)[2] or streamed
-            rests.append(rest)
-        return rests

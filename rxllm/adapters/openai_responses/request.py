@@ -49,8 +49,8 @@ from rxllm.values import (
 )
 from rxllm.values.json_text import json_text, read_arguments
 
-_REASONERS = re.compile(r"(.*/)?(o\d|gpt-5(?!.*chat)|gpt-[6-9]|codex|computer-use|grok-4)")
-"""Matches the names of models that can be asked for encrypted reasoning."""
+_REASONERS = re.compile(r"o\d|gpt-5(?!.*chat)|gpt-[6-9]|codex|computer-use|grok-4")
+"""Matches the names of models that can be asked for encrypted reasoning. The part before a slash is left out."""
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf", "text file", "file") for by in ("", " by url", " by id")}
 
@@ -114,7 +114,7 @@ def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
 
 def _wants_thoughts(request: Request) -> bool:
     wants_thoughts = bool(request.reasoning_effort) or bool(request.options.get("reasoning"))
-    return wants_thoughts or _REASONERS.match(request.model or "") is not None
+    return wants_thoughts or _REASONERS.match((request.model or "").rpartition("/")[2]) is not None
 
 
 def _tool(tool: Tool, provider: str) -> Item:

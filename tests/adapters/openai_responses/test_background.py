@@ -715,8 +715,8 @@ def test_the_end_marker_ends_the_answer() -> None:
     assert (keeper.gets, keeper.stops) == ([], [])
 
 
-@pytest.mark.parametrize("id", ["", ".", "..", "../x?y", "a/../b"])
-def test_an_id_that_would_change_the_path_is_not_used(id: str) -> None:
+@pytest.mark.parametrize("id", ["", ".", "..", "../x?y", "a/../b", "x" * 501, f"{'x' * 60_000}!"])
+def test_an_id_that_is_long_or_would_change_the_path_is_not_used(id: str) -> None:
     frames = [part.replace(b'"id":"r1"', b'"id":"%b"' % id.encode()) for part in PRIMES]
     with Loopback(Reply([b"".join(frames[:5]), Cut.RESET])) as server:
         stream_generate(engine(server), "Hi").to_list().run()

@@ -1,0 +1,58 @@
+"""The work of the web's encoders grows with the number of calls and agents, and not with its square."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from reactivex import from_iterable
+
+import rxllm
+from rxllm import Engine, Event, Fake, ToolCall
+from rxllm.web import encode, for_client
+from tests.laws.test_linear import APPROVAL, calls, ids, wait, work
+
+SMALL, LARGE = 40, 160
+
+
+def waiting(n: int) -> list[Event]:
+    """The events of a chat whose calls all wait for an approval."""
+    return wait(rxllm.stream(Fake(calls(n)), "Hi", tools=[APPROVAL]).pipe(for_client()).to_list())
+
+
+def waiting_agents(n: int) -> list[Event]:
+    """The events of a chat whose agents all wait for their caller."""
+    agent = Engine(Fake(lambda request: ToolCall("x", "f")), tools=[APPROVAL]).as_tool(name="f")
+    made = [ToolCall(id, "f", {"prompt": "Hi"}) for id in ids(n)]
+    return wait(rxllm.stream(Fake(made), "Hi", tools=[agent]).pipe(for_client()).to_list())
+
+
+def answering_agents(n: int) -> list[Event]:
+    agent = Engine(Fake("Hello")).as_tool(name="f")
+    made = [ToolCall(id, "f", {"prompt": "Hi"}) for id in ids(n)]
+    return wait(rxllm.stream(Fake(made, "done"), "Hi", tools=[agent]).pipe(for_client()).to_list())
+
+
+CASES: dict[str, tuple[str, Callable[[int], list[Event]]]] = {
+    "calls that wait, for useChat": ("ui", waiting),
+    "calls that wait, for AG-UI": ("ag-ui", waiting),
+    "agents that wait, for AG-UI": ("ag-ui", waiting_agents),
+    "agents that answer, for AG-UI": ("ag-ui", answering_agents),
+}
+
+
+def encoded(protocol: str, events: list[Event]) -> None:
+    errors: list[Exception] = []
+    from_iterable(events).pipe(for_client(), encode(protocol)).subscribe(on_error=errors.append)
+    assert not errors
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.judges) if name.startswith("agents") else name for name in CASES]
+)
+def test_the_work_is_linear_in(name: str) -> None:
+    protocol, make = CASES[name]
+    encoded(protocol, make(2))  # what is done once: imports, caches
+    small, large = (work(partial(encoded, protocol, make(n)))[0] for n in (SMALL, LARGE))
+    assert large <= 1.25 * LARGE / SMALL * small
