@@ -12,12 +12,14 @@ from tests.patterns import Use, all_uses, is_slow
 
 CLIPPED = {
     "rxllm/adapters/_http_errors.py": "a provider's message is clipped to 2,000 characters",
+    "rxllm/adapters/anthropic/refused_thoughts.py": "a provider's message is clipped to 2,000 characters",
     "rxllm/cli/_main.py": "text of the program itself",
     "rxllm/pipelines/options.py": "text of the program itself",
     "rxllm/testing/_adapter_run.py": "text of the program itself",
     "rxllm/values/advice.py": "text of the program itself",
     "rxllm/values/codec.py": "text of the program itself",
     "rxllm/values/docstrings.py": "text of the program itself",
+    "rxllm/values/model_table.py": "a model's name is clipped to 200 characters",
 }
 """The files whose patterns read only text of at most 2,000 characters, and why."""
 

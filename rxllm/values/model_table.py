@@ -128,6 +128,10 @@ def is_forced(choice: Any) -> bool:
             return True
 
 
+_LONGEST = 200
+"""How many characters of a model's name are looked at."""
+
+
 def base_name(model: str) -> str:
     """Return a model's name without dates, versions and the names of clouds, in one spelling.
 
@@ -136,7 +140,7 @@ def base_name(model: str) -> str:
     >>> base_name("gpt-5.1-2025-11-13"), base_name("claude-haiku-4-5@20251001")
     ('gpt-5-1', 'claude-haiku-4-5')
     """
-    name = re.sub(r"[@:\[].*", "", model.lower().rpartition("/")[2])
+    name = re.sub(r"[@:\[].*", "", model.lower().rpartition("/")[2][:_LONGEST])
     found = re.search(r"(?<![a-z\d])(claude|gpt)-.*", name)
     name = found[0] if found else name
     return re.sub(r"(-v\d+|-latest|-\d{8}|-\d{4}-\d\d-\d\d)+$", "", name).replace(".", "-")
