@@ -185,7 +185,8 @@ def subclasses(cls: type) -> set[type]:
 
 def unset_fields() -> list[str]:
     """Return the fields of values and events that hold their default in every sample, and classes without any."""
-    classes = (subclasses(va.Value) | {*ev.EVENT_CLASSES} | subclasses(va.LLMError)) - WITHOUT_SAMPLE
+    errors = {cls for cls in subclasses(va.LLMError) if va.errors.ERROR_CLASSES.get(cls.__name__) is cls}
+    classes = (subclasses(va.Value) | {*ev.EVENT_CLASSES} | errors) - WITHOUT_SAMPLE
     missing: list[str] = []
     for cls in sorted(classes, key=lambda cls: cls.__name__):
         samples = [sample for sample in ALL if type(sample) is cls]
