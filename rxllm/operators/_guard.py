@@ -42,9 +42,9 @@ from rxllm.collector import Unfinished
 from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageCompleted, StepCompleted
 from rxllm.operators._event_operators import operate
 from rxllm.operators._guard_parts import GuardParts, Part
+from rxllm.operators._strings import TextOperator, for_strings_too
 from rxllm.runtime import (
     Hold,
-    Stream,
     check_failed,
     check_late,
     clock,
@@ -77,7 +77,7 @@ def guard(
     on_late: Literal["fail", "release"] = "fail",
     *,
     thinking: bool = True,
-) -> Callable[[Observable[Event]], Stream[Event]]:
+) -> TextOperator:
     """Check each sentence before releasing it.
 
     ::
@@ -140,7 +140,9 @@ def guard(
         check_seconds("max_lag", max_lag)
     check_instance("thinking", thinking, bool, "True or False")
     settings = _Settings(check, sees_before, every, max_lag, on_late == "release", thinking)
-    return operate(lambda source, observer, scheduler: _Guard(settings, observer, scheduler).start(source))
+    return for_strings_too(
+        "guard", operate(lambda source, observer, scheduler: _Guard(settings, observer, scheduler).start(source))
+    )
 
 
 class _Settings(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, TextDelta, ThinkingDelta, with_text
 from rxllm.operators._event_operators import EVENTS, not_an_event, operate
+from rxllm.operators._strings import TextOperator, for_strings_too
 from rxllm.operators._words_and_sentences import split_words
 from rxllm.runtime import (
     LIMIT,
@@ -41,7 +42,7 @@ FRAME = 1 / 60
 _LONG = 64  # in characters; a piece of this length or more is not joined with the next
 
 
-def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]]:
+def smooth(max_lag: float = 0.25) -> TextOperator:
     """Emit text and thinking word by word at an even pace.
 
     ::
@@ -59,14 +60,16 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
     into characters with their combining marks.
 
     Order is preserved. Other events and the end of the stream wait for the text before them. Before an ``on_error``,
-    all waiting events are emitted. A `max_lag` of 0 leaves the stream unchanged.
+    all waiting events are emitted. A `max_lag` of 0 leaves the stream unchanged. A stream of strings is smoothed too.
 
     Raises ``ValidationError("invalid_option")`` unless `max_lag` is a number of seconds.
     """
     lag = check_seconds("max_lag", max_lag)
     if not lag:
-        return Stream.of
-    return operate(lambda source, observer, scheduler: _Smoother(observer, lag, scheduler).start(source))
+        return for_strings_too("smooth", Stream.of)
+    return for_strings_too(
+        "smooth", operate(lambda source, observer, scheduler: _Smoother(observer, lag, scheduler).start(source))
+    )
 
 
 class _Smoother(Backlog[Event, Event]):

@@ -40,6 +40,7 @@ from rxllm.events import (
     with_text,
 )
 from rxllm.operators._event_operators import EVENTS, Agents, lift, not_an_event, with_agents
+from rxllm.operators._strings import TextOperator, for_strings_too
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, EngineError, Message, Part, Response, StepResult, TextPart, ThinkingPart, Thread
 from rxllm.values.argument_checks import check_count, check_function, check_instance, invalid_option, shown
@@ -58,8 +59,10 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     >>> stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(map_text(str.upper), ops.to_response()).run().output_text
     'HELLO'
 
-    `fn` is called once for each delta. Its results are joined to form the completed text. An empty result drops the
-    delta. If there are no deltas, `fn` is called with the whole text. Thinking and tool calls are left unchanged.
+    `fn` is called once for each delta, so it does not see a word that is split over two deltas; `redact` finds such
+    words, and ``sentences`` and ``words`` put them together. Its results are joined to form the completed text. An
+    empty result drops the delta. If there are no deltas, `fn` is called with the whole text. Thinking and tool calls
+    are left unchanged.
 
     Messages, ``StepCompleted`` and ``ChatCompleted`` contain the new text. In an engine's operators, `map_text` also
     changes the text that the model receives in later steps. If `map_text` is applied to the result of ``stream``,
@@ -72,9 +75,7 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     return lift(lambda: _Mapping(fn))
 
 
-def redact(
-    pattern: str | re.Pattern[str], replacement: str = "[redacted]", *, max_match: int = 256
-) -> Callable[[Observable[Event]], Stream[Event]]:
+def redact(pattern: str | re.Pattern[str], replacement: str = "[redacted]", *, max_match: int = 256) -> TextOperator:
     """Replace every match of `pattern` in text and thinking.
 
     ::
@@ -101,7 +102,7 @@ def redact(
     `parsed` are left unchanged.
 
     Agents' events (``Nested``) are redacted at any depth. Agents' answers in tool results are redacted too, except
-    parsed objects.
+    parsed objects. In a stream of strings, the strings are the deltas of one text.
 
     Raises ``EngineError("missing_dependency")`` if ``rxllm[redact]`` is not installed. Raises
     ``ValidationError("invalid_option")`` if `pattern` is invalid or matches the empty string, or if another option is
@@ -110,7 +111,8 @@ def redact(
     compiled = _compile(pattern)
     check_instance("replacement", replacement, str, "a string")
     check_count("max_match", max_match)
-    return lift(lambda: _Redacting(lambda: Redactor(compiled, replacement, max_match)))
+    redacting = lift(lambda: _Redacting(lambda: Redactor(compiled, replacement, max_match)))
+    return for_strings_too("redact", redacting)
 
 
 def _compile(pattern: Any) -> Any:

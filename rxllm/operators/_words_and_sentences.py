@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from typing import Any
 from unicodedata import category
 
 from reactivex import Observable
@@ -15,13 +16,14 @@ from rxllm.events import ErrorEvent, Event, MessageCompleted, StepRestarted, Tex
 from rxllm.operators import _told_text as told
 from rxllm.operators._event_operators import EVENTS, lift, not_an_event
 from rxllm.operators._select import TextPieces
+from rxllm.operators._strings import for_strings_too
 from rxllm.runtime import Stream
 
 LONGEST = 10_000
 """The maximum length of a segment, in characters."""
 
 
-def words() -> Callable[[Observable[Event]], Stream[str]]:
+def words() -> Callable[[Observable[Event | str]], Stream[str]]:
     """Emit each word of the text as soon as the next word begins.
 
     ::
@@ -36,12 +38,13 @@ def words() -> Callable[[Observable[Event]], Stream[str]]:
     White space belongs to the word before it. Joining the words gives back the whole text. In Chinese, Japanese, Thai
     and similar scripts, each character is a word, along with any combining marks and punctuation after it. The last
     word of a block is emitted when the block ends, unless the stream fails. Words longer than 10,000 characters are
-    split. An ``ErrorEvent`` becomes an ``on_error``.
+    split. An ``ErrorEvent`` becomes an ``on_error``. A stream of strings is one text.
     """
-    return lift(lambda: _EventSegmenter("words", find_word))
+    segmenting: Any = for_strings_too("words", lift(lambda: _EventSegmenter("words", find_word)))
+    return segmenting
 
 
-def sentences() -> Callable[[Observable[Event]], Stream[str]]:
+def sentences() -> Callable[[Observable[Event | str]], Stream[str]]:
     """Emit each sentence as soon as the next sentence begins.
 
     ::
@@ -63,9 +66,10 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
 
     Closing quotes and brackets belong to the sentence they close. The last sentence of a block is emitted when the
     block ends, unless the stream fails. Sentences longer than 10,000 characters are split. An ``ErrorEvent`` becomes an
-    ``on_error``.
+    ``on_error``. A stream of strings is one text.
     """
-    return lift(lambda: _EventSegmenter("sentences", find_sentence))
+    segmenting: Any = for_strings_too("sentences", lift(lambda: _EventSegmenter("sentences", find_sentence)))
+    return segmenting
 
 
 _READ = frozenset({ErrorEvent, TextCompleted, TextDelta, *told.READ})
