@@ -26,7 +26,7 @@ _BIDI = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 
 
 def clean_line(text: str) -> str:
-    """Clean `text` for a terminal, where a bidirectional control character would reorder what follows it.
+    r"""Clean `text` for a terminal, where a bidirectional control character would reorder what follows it.
 
     >>> clean_line("pay \u202e001")
     'pay \\u202e001'

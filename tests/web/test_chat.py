@@ -320,9 +320,9 @@ def test_a_call_that_the_provider_runs_is_approved_like_any_other(protocol: Any,
 
     def model(request: Any) -> Any:
         seen.append(request.messages[-1].text)
-        return ToolCall("c1", "pay", {"amount": 5}, metadata={"hosted": True}) if len(seen) == 1 else "Well."
+        return ToolCall("c1", "ask", {"amount": 5}, metadata={"hosted": True}) if len(seen) == 1 else "Well."
 
-    app, store = made(model, protocol=protocol, client_tools=["pay"])
+    app, store = made(model, protocol=protocol, client_tools=["ask"])
     answer = {"interruptId": "c1", "status": "resolved", "payload": {"approved": approved}}
 
     async def act(page: Page) -> None:

@@ -17,6 +17,7 @@ from starlette.routing import Mount, Route
 from rxllm import Fake, web
 from rxllm.session import MemorySessions
 from rxllm.testing.loopback import Loopback, Pause, Reply, chat, chat_chunk
+from rxllm.web._chat_turns import MemoryTurns
 from tests.closing import STALLED, assert_closed
 from tests.runtime.support import model
 from tests.waiting import PATIENCE, pauses, until
@@ -69,24 +70,27 @@ def test_a_browser_that_leaves_ends_the_model_call_and_the_partial_turn_is_saved
         asyncio.run(main(server))
 
 
-class Counting(MemorySessions):
-    """A store that counts how often it is read."""
+def looks_for_open_turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of the sessions whose open turn was looked for, as a message does that finds one."""
+    looked, open_run = list[str](), MemoryTurns.open_run
 
-    loads = 0
+    async def look(self: MemoryTurns, id: str) -> str | None:
+        looked.append(id)
+        return await open_run(self, id)
 
-    async def load(self, id: str) -> Any:
-        self.loads += 1
-        return await super().load(id)
+    monkeypatch.setattr(MemoryTurns, "open_run", look)
+    return looked
 
 
 def test_a_message_right_after_leaving_waits_until_the_turn_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(web._chat.PATIENCE, "refuse", 3600.0)
+    looked = looks_for_open_turns(monkeypatch)
 
-    class Store(Counting):
+    class Store(MemorySessions):
         async def save(self, session: Any, version: int = 0) -> Any:
-            loads = self.loads
+            before = len(looked)
             if version == 1:  # the end of the first turn, while which the next message looks for it
-                await until(lambda: self.loads > loads)
+                await until(lambda: len(looked) > before)
             return await super().save(session, version)
 
     async def main() -> None:
@@ -132,9 +136,11 @@ def test_in_the_background_a_turn_without_browsers_ends_and_can_be_stopped() -> 
     asyncio.run(main())
 
 
-def test_a_browser_that_leaves_while_it_waits_begins_no_turn() -> None:
+def test_a_browser_that_leaves_while_it_waits_begins_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = looks_for_open_turns(monkeypatch)
+
     async def main() -> None:
-        slow, store, running = Slow(), Counting(), list[Any]()
+        slow, store, running = Slow(), MemorySessions(), list[Any]()
         app = web.chat(slow.model, store, busy="wait")
 
         async def watched(scope: Any, receive: Any, send: Any) -> None:
@@ -147,9 +153,9 @@ def test_a_browser_that_leaves_while_it_waits_begins_no_turn() -> None:
         async with opened(watched) as page:
             first = asyncio.create_task(page.say("A story!"))
             await until(lambda: slow.asked == 1)
-            loads = store.loads
+            before = len(looked)
             second = asyncio.create_task(page.say("Another!"))
-            await until(lambda: store.loads > loads)  # it has found the first turn, and waits for its end
+            await until(lambda: len(looked) > before)  # it has found the first turn, and waits for its end
             second.cancel()
             await until(lambda: len(running) == 1)
             slow.go.set()
