@@ -10,7 +10,8 @@ files                                      contents
 ``back_pressure``, ``_held_back``          gates that make sources wait for readers; operators that hold items back
 ``_unhandled``, ``_guard_verdict``         errors that no subscriber has handled; the verdicts of the user's checks
 ``_retry``                                 retries, and the policy that controls them
-``_concurrency``, ``_race_hedge_merge``    bounded concurrency and limiters; races, hedges and merges
+``_concurrency``, ``_arriving``            bounded concurrency and limiters; a stream for each item of a source
+``_race_hedge_merge``                      races, hedges and merges
 ``_scope``, ``_budget``                    the chat, step and tool call that a subscription belongs to; budgets
 ``context_variables``                      context variables for a call's event loop and reader
 =========================================  ===========================================================================
@@ -18,6 +19,7 @@ files                                      contents
 
 from rxllm.events import is_content, is_prelude
 from rxllm.runtime._again import failure_behind
+from rxllm.runtime._arriving import Arriving
 from rxllm.runtime._budget import (
     Budget,
     ChatBudget,
@@ -67,6 +69,7 @@ __all__ = [
     "MAX_WAITING",
     "NO_SCOPE",
     "READ_TWICE",
+    "Arriving",
     "AsyncItems",
     "Backlog",
     "Bookmark",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -98,6 +99,23 @@ class Bounded(abc.DisposableBase, Generic[T]):
         )
         if self._disposed:
             subscription.dispose()
+
+
+def serialized(stream: Observable[T], guard: threading.RLock) -> Observable[T]:
+    """Return `stream` such that its observer holds `guard` while it is called."""
+
+    def guard_call(fn: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any) -> None:
+            with guard:
+                fn(*args)
+
+        return call
+
+    def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        handlers = map(guard_call, (observer.on_next, observer.on_error, observer.on_completed))
+        return stream.subscribe(*handlers, scheduler=scheduler)
+
+    return Observable(subscribe)
 
 
 @runtime_checkable

@@ -252,6 +252,8 @@ assert_type(events.pipe(ops.text(), ops.rate_limited(concurrent=2)), Stream[str]
 assert_type(rxllm.generate_many(fake, {"first": "Hi"}, journal="out.jsonl").run(), list[Response[Any]])
 assert_type(rxllm.rows(rxllm.generate_many(fake, ["Hi"], usd=2.5, response_format=City)), list[dict[str, Any]])
 rxllm.rows([rxllm.step(fake, "Hi").run(), rxllm.chat(fake, "Hi", response_format=City).run()])
+assert_type(rxllm.generate_many(fake, events.pipe(ops.text())).run(), list[Response[Any]])
+assert_type(rxllm.generate_many(fake, reactivex.of("a"), response_format=City).run(), list[Response[City]])
 rxllm.cluster.generate_many(fake, ["Hi"], usd=2)
 assert_type(
     rxllm.cluster.generate_many(fake, {1: "Hi"}, journal="out.jsonl", concurrency=64).run(), list[Response[Any]]
