@@ -4,6 +4,7 @@
 event                              effect
 =================================  ====================================================================================
 an item arrives                    its stream starts if fewer than `limit` are running; otherwise, the item waits
+`limit` streams are running        for ``keep_latest`` and ``conflate`` before them, the consumer is busy
 an item waits, or `is_behind()`    a source that can wait does so
 more than ``LIMIT`` items wait     the source cannot wait, and the streams end with ``StreamError("overflow")``
 the source completes or fails      the items that have arrived are finished, and then the end or the error follows
@@ -70,6 +71,7 @@ class Arriving(abc.DisposableBase, Generic[T, R]):
             self._waiting.append(serialized(self._make(self._count, item), self._guard))
             self._count += 1
             self._bounded.start(scheduler)
+            self._gate.closed = self._bounded.is_full
 
         def end(error: Exception | None = None) -> None:
             self._failure = error
@@ -84,6 +86,7 @@ class Arriving(abc.DisposableBase, Generic[T, R]):
 
     def __next__(self) -> Observable[R]:
         if not self._waiting:
+            self._gate.let_through()
             raise StopIteration
         stream = self._waiting.popleft()
         self.resume()

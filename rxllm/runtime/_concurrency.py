@@ -63,6 +63,11 @@ class Bounded(abc.DisposableBase, Generic[T]):
         if self._exhausted and not self._running and not self._disposed:
             self._on_done()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether `limit` sources are running."""
+        return self._running >= self._limit
+
     def stop(self, index: int) -> None:
         """Unsubscribe from the source at `index` if it is running, without calling `on_end`.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from reactivex import Observable, abc
 
 from rxllm.runtime import _again
+from rxllm.runtime.stream_arguments import awaited_elsewhere
 
 T = TypeVar("T", covariant=True)
 
@@ -173,6 +174,21 @@ if TYPE_CHECKING:
 else:
 
     class StreamMethods(Observable[T]):
+        def map(self, mapper):
+            return super().map(awaited_elsewhere("map", mapper))
+
+        def flat_map(self, mapper=None):
+            return super().flat_map(awaited_elsewhere("flat_map", mapper))
+
+        def concat_map(self, project):
+            return super().concat_map(awaited_elsewhere("concat_map", project))
+
+        def switch_map(self, project):
+            return super().switch_map(awaited_elsewhere("switch_map", project))
+
+        def filter(self, predicate):
+            return super().filter(awaited_elsewhere("filter", predicate))
+
         def retry(self, retry_count=None):
             """Like reactivex's ``Observable.retry``, for streams of events too; see docs/errors.md."""
             return self.pipe(_again.retry(retry_count))

@@ -13,7 +13,7 @@ from reactivex.subject import Subject
 
 import rxllm
 from rxllm import AdapterError, EngineError, Fake, Request, Response, Stream, ValidationError
-from rxllm.runtime import MAX_WAITING, _arriving
+from rxllm.runtime import MAX_WAITING
 from rxllm.testing import simulate
 from tests.waiting import wait_until
 
@@ -165,7 +165,7 @@ def test_requests_pushed_by_another_thread_are_asked() -> None:
 
 
 def test_a_source_that_cannot_wait_is_cut_off_at_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_arriving, "LIMIT", 3)
+    monkeypatch.setattr("rxllm.runtime._arriving.LIMIT", 3)
     slow = Fake(lambda request: [("delay", 0.001), "Hi"])
     errors: list[Exception] = []
     pushed = Subject[str]()

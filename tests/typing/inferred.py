@@ -43,6 +43,11 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.values import FunctionTool, Halt, Labelled, Partial, TextAt
 
+
+async def measure(text: str) -> int:
+    return len(text)
+
+
 fake = Fake("Hi")
 events = rxllm.stream_generate(fake, "Hello")
 
@@ -224,6 +229,7 @@ assert_type(events.pipe(ops.sentences()), Stream[str])
 assert_type(events.pipe(ops.snapshots()), Stream[Response[Any]])
 assert_type(events.pipe(ops.smooth(), ops.conflate(), ops.map_text(str.upper), ops.redact("[0-9]+")), Stream[Event])
 assert_type(events.pipe(ops.text(), ops.conflate(), ops.keep_latest()), Stream[str])
+assert_type(events.pipe(ops.text(), ops.map_async(measure, concurrency=2, ordered=False)), Stream[int])
 assert_type(events.pipe(ops.gate(reactivex.of(True)), ops.text()), Stream[str])
 assert_type(reactivex.of(1, 2).pipe(ops.conflate(max), ops.keep_latest()), Stream[int])
 assert_type(events.pipe(ops.verify(), ops.cost(), ops.budget(tokens=100)), Stream[Event])
