@@ -79,6 +79,9 @@ from rxllm.runtime import (
     to_async_iter,
     to_iter,
 )
+from rxllm.runtime import combine_latest as combine_latest
+from rxllm.runtime import merge as merge
+from rxllm.runtime import zip as zip
 from rxllm.tools import run_with as _run_agents_with
 from rxllm.values import (
     AdapterError,

@@ -11,7 +11,7 @@ files                                      contents
 ``_unhandled``, ``_guard_verdict``         errors that no subscriber has handled; the verdicts of the user's checks
 ``_retry``                                 retries, and the policy that controls them
 ``_concurrency``, ``_arriving``            bounded concurrency and limiters; a stream for each item of a source
-``_race_hedge_merge``                      races, hedges and merges
+``_race_hedge_merge``, ``_combining``      races, hedges and merges; ``zip`` and ``combine_latest``
 ``_scope``, ``_budget``                    the chat, step and tool call that a subscription belongs to; budgets
 ``context_variables``                      context variables for a call's event loop and reader
 =========================================  ===========================================================================
@@ -30,6 +30,7 @@ from rxllm.runtime._budget import (
     unpriced_call,
 )
 from rxllm.runtime._clock import LoopScheduler, clock, schedule_in, stopwatch, unpaced
+from rxllm.runtime._combining import combine_latest, merge, zip
 from rxllm.runtime._concurrency import Bounded, Limiter
 from rxllm.runtime._guard_verdict import check_failed, check_late, result_of, verdict_error
 from rxllm.runtime._held_back import Backlog, Hold, behind, noting_times, paced
@@ -109,6 +110,7 @@ __all__ = [
     "check_late",
     "chosen_loop",
     "clock",
+    "combine_latest",
     "conclude",
     "current_engine_call",
     "current_gate",
@@ -124,6 +126,7 @@ __all__ = [
     "is_content",
     "is_prelude",
     "log_hidden",
+    "merge",
     "merge_labelled",
     "new_id",
     "noting_times",
@@ -153,4 +156,5 @@ __all__ = [
     "unpriced_call",
     "verdict_error",
     "within",
+    "zip",
 ]
