@@ -123,6 +123,7 @@ if TYPE_CHECKING:
     from rxllm import bridge as bridge
     from rxllm import chunks as chunks
     from rxllm import cluster, display, durable, images, mcp, otel, serializer, session, telemetry, testing, web
+    from rxllm import http as http
     from rxllm import pipelines as pipelines
     from rxllm import runtime as runtime
     from rxllm import tools as tools

@@ -250,6 +250,31 @@ assert_type(events.pipe(ops.items(None, "cities")), Stream[Any])
 assert_type(events.pipe(ops.items(City, "cities")), Stream[City])
 assert_type(events.pipe(ops.items(int | None)), Stream[Any])
 
+# Streams of streams, and streams beside each other
+
+questions = events.pipe(ops.text())
+answers = questions.map(lambda question: rxllm.generate(fake, question))
+assert_type(answers, Stream[Stream[Response[Any]]])
+assert_type(answers.merge(max_concurrent=3), Stream[Response[Any]])
+assert_type(answers.merge(max_concurrent=3).map(lambda response: response.output_text), Stream[str])
+assert_type(answers.merge_all(), Stream[Response[Any]])
+assert_type(answers.concat_all(), Stream[Response[Any]])
+assert_type(answers.switch_latest(), Stream[Response[Any]])
+assert_type(answers.exclusive(), Stream[Response[Any]])
+assert_type(questions.merge(reactivex.of(1)), Stream[str | int])
+assert_type(questions.merge(reactivex.of(1), max_concurrent=2), Stream[str | int])
+assert_type(rxllm.merge(questions, questions), Stream[str])
+assert_type(rxllm.merge(questions, reactivex.of(1)), Stream[str | int])
+assert_type(rxllm.zip(questions, reactivex.of(1)), Stream[tuple[str, int]])
+assert_type(rxllm.combine_latest(questions, reactivex.of(1), events), Stream[tuple[str, int, Event]])
+
+# Modules, as the pages write them
+
+rxllm.testing.marbles.check(ops.keep_latest(), "-a-|", "^--!", "-a-|")
+rxllm.http.use_transport("aiohttp")
+assert_type(rxllm.testing.loopback.Reply([]), rxllm.testing.loopback.Reply)
+print(rxllm.testing.strategies)
+
 # Operators that leave what they are given as it is, of whatever type
 
 assert_type(events.pipe(ops.trace(lambda seen: print(seen.kind, seen.at))), Stream[Event])
