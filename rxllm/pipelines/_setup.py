@@ -199,8 +199,10 @@ def as_request(value: Any) -> Request:
 
 def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
     """Return the requests, and their ids if `values` is a mapping. If an entry is invalid, the error names it."""
-    if hasattr(values, "columns"):  # iterating over it would yield the names of its columns
-        name = next((name for name in _column_names(values) if isinstance(name, str)), "column")
+    columns = getattr(values, "columns", None)
+    if columns is not None and not callable(columns):  # iterating over a table yields the names of its columns
+        names = getattr(values, "column_names", columns)  # in pyarrow, `columns` are the columns themselves
+        name = next((name for name in names if isinstance(name, str)), "column")
         raise invalid_option("requests", f"must be one column of the table, such as df[{name!r}], not the whole table")
     if isinstance(values, Mapping) and "role" not in values:  # a mapping with a role is one message
         ids = list(cast(Mapping[Any, Any], values))
@@ -214,11 +216,6 @@ def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
             "requests", must_be("a list or other iterable, an async iterable or an Observable", values)
         )
     return [as_entry(index, value) for index, value in enumerate(cast(Iterable[Any], values))], None
-
-
-def _column_names(table: Any) -> Iterable[Any]:
-    names = getattr(table, "column_names", table.columns)  # in pyarrow, `columns` are the columns themselves
-    return cast(Iterable[Any], names) if isinstance(names, Iterable) else ()
 
 
 def arriving_requests(values: Any) -> Observable[Any] | None:
