@@ -233,13 +233,31 @@ class Echo:
         return item
 
 
-@pytest.mark.parametrize("method", ["map", "flat_map", "concat_map", "switch_map", "filter"])
+@pytest.mark.parametrize(
+    "method",
+    ["map", "starmap", "flat_map", "flat_map_latest", "concat_map", "switch_map", "filter", "take_while", "skip_while"],
+)
 @pytest.mark.parametrize("fn", [echo, functools.partial(echo), Echo(), Echo().__call__, lambda item: echo(item)])
 def test_a_method_that_awaits_nothing_names_map_async(method: str, fn: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # "was never awaited"
         with pytest.raises(ValidationError, match=rf"{method} does not await it; write \.pipe\(ops\.map_async\(fn, "):
-            getattr(Stream.of(reactivex.of(1, 2)), method)(fn).run()
+            getattr(Stream.of(reactivex.of((1,), (2,))), method)(fn).run()
+
+
+def test_also_by_keyword_and_with_an_index() -> None:
+    async def indexed(item: int, index: int) -> int:
+        return item + index
+
+    numbers: Any = Stream.of(reactivex.of(1, 2))
+    for stream in (
+        lambda: numbers.map(mapper=echo),
+        lambda: numbers.map_indexed(indexed),
+        lambda: numbers.flat_map_indexed(lambda item, index: indexed(item, index)),
+        lambda: numbers.filter_indexed(indexed),
+    ):
+        with pytest.raises(ValidationError, match="does not await it"):
+            stream().run()
 
 
 def test_functions_classes_and_futures_are_taken_as_before() -> None:
