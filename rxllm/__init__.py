@@ -79,6 +79,9 @@ from rxllm.runtime import (
     to_async_iter,
     to_iter,
 )
+from rxllm.runtime import combine_latest as combine_latest
+from rxllm.runtime import merge as merge
+from rxllm.runtime import zip as zip
 from rxllm.tools import run_with as _run_agents_with
 from rxllm.values import (
     AdapterError,
@@ -120,6 +123,7 @@ if TYPE_CHECKING:
     from rxllm import bridge as bridge
     from rxllm import chunks as chunks
     from rxllm import cluster, display, durable, images, mcp, otel, serializer, session, telemetry, testing, web
+    from rxllm import http as http
     from rxllm import pipelines as pipelines
     from rxllm import runtime as runtime
     from rxllm import tools as tools

@@ -162,6 +162,11 @@ def step_of(*script: Any) -> Callable[[Thread], Stream[Event]]:
     )
 
 
+def look_up(item: str) -> Observable[str]:
+    """Take five seconds for "a", and two for any other item."""
+    return reactivex.timer(5.0 if item == "a" else 2.0).pipe(rx.map(lambda _: item.upper()))
+
+
 class Pairs:
     """Feeds pairs of items."""
 
@@ -249,6 +254,7 @@ SCENARIOS: dict[str, Scenario] = {
         plays("-a-b-c-d-e-f-|"), {"keep_latest()": ops.keep_latest(), "read every 4 s": read_every(4.0)}
     ),
     "lift": lambda: draw(plays("-a-b-c-|"), {"lift(Pairs)": ops.lift(Pairs)}),
+    "map_async": lambda: draw(plays("-a-b-c-|"), {"map_async(look_up)": ops.map_async(look_up)}),
     "map_text": lambda: draw(answer(1, "Hel", 1, "lo", 1), {"map_text(str.upper)": ops.map_text(str.upper)}),
     "merge_labelled": lambda: draw(
         {"a": plays("-1---2-|"), "b": plays("--3-X", X=DOWN)},

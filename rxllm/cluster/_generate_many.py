@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -15,7 +15,7 @@ from reactivex import abc
 
 import rxllm
 from rxllm import Engine, EngineError, Event, Request, Response, Stream
-from rxllm.pipelines import GenerateOptions, Input, Responses
+from rxllm.pipelines import GenerateOptions, Requests, Responses, readable_again
 from rxllm.values import Call, Progress
 from rxllm.values.argument_checks import check, explains_call, invalid_option
 
@@ -41,7 +41,7 @@ _KEY_REMEDY = "set the provider's variable, such as OPENAI_API_KEY, in the worke
 @overload
 def generate_many(
     engine: Engine | str | Any,
-    requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
+    requests: Requests,
     *,
     client: Client | None = None,
     concurrency: int = 8,
@@ -55,7 +55,7 @@ def generate_many(
 @overload
 def generate_many(
     engine: Engine | str | Any,
-    requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
+    requests: Requests,
     *,
     client: Client | None = None,
     concurrency: int = 8,
@@ -66,13 +66,7 @@ def generate_many(
     **opts: Unpack[GenerateOptions],
 ) -> Responses[Any]: ...
 @explains_call("rxllm.cluster.generate_many(engine, requests, client=client)")
-def generate_many(
-    engine: Engine | str | Any,
-    requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
-    *,
-    client: Any = None,
-    **opts: Any,
-) -> Responses[Any]:
+def generate_many(engine: Engine | str | Any, requests: Requests, *, client: Any = None, **opts: Any) -> Responses[Any]:
     """Send many requests from the workers of `client`.
 
     The arguments and results are the same as for ``rxllm.generate_many``. Each worker sends up to `concurrency`
@@ -125,9 +119,8 @@ def generate_many(
     check("client", client, is_open, "an open distributed.Client, or None")
     if client is None and getattr(current_process(), "_inheriting", False):
         raise SystemExit(f"each worker of rxllm.cluster runs this script when it starts; {lanes.GUARD}")
-    # This first call only checks the arguments.
-    many: Any = list(requests) if _are_several(requests) else requests
-    rxllm.generate_many(engine, many, **opts)
+    many = readable_again(requests)
+    rxllm.generate_many(engine, many, **opts)  # only to check the arguments
     if opts.get("api_key") is not None:
         raise invalid_option("api_key", f"is not sent to the workers; {_KEY_REMEDY}")
     engine = engine if isinstance(engine, Engine) else Engine(engine)
@@ -141,10 +134,6 @@ def generate_many(
         return responses.subscribe(observer, scheduler=scheduler)
 
     return Responses(subscribe, is_ordered=opts.get("ordered", True))
-
-
-def _are_several(requests: Any) -> bool:
-    return isinstance(requests, Iterable) and not isinstance(requests, str | Mapping | rxllm.Thread)
 
 
 def _check_has_no_key(adapter: Any) -> None:

@@ -17,7 +17,7 @@ failures        retry_before_content, fallback, restart, circuit_breaker, raise_
 several models  race
 sharing         share_folded
 cost            usage, cost, budget
-your own        lift, continue_with
+your own        lift, map_async, continue_with
 ==============  =======================================================================================================
 """
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from rxllm.operators._guard import guard
     from rxllm.operators._json_answers import items, partials, text_at
     from rxllm.operators._look import journaled, tap, timed, trace
+    from rxllm.operators._map_async import map_async
     from rxllm.operators._pacing import gate, smooth, snapshots
     from rxllm.operators._race_and_fallback import fallback, hedge, race
     from rxllm.operators._rate_limited import rate_limited
@@ -76,6 +77,7 @@ __all__ = [
     "journaled",
     "keep_latest",
     "lift",
+    "map_async",
     "map_text",
     "only",
     "parsed",
@@ -139,6 +141,7 @@ if not TYPE_CHECKING:  # With `__getattr__`, a type checker would accept any nam
             "_guard": "guard",
             "_json_answers": "items partials text_at",
             "_look": "journaled tap timed trace",
+            "_map_async": "map_async",
             "_race_and_fallback": "fallback hedge race",
             "_rate_limited": "rate_limited",
             "_redact": "map_text redact",

@@ -2,7 +2,7 @@
 
 from rxllm.pipelines._generate import chat, generate, step, stream, stream_generate, stream_step
 from rxllm.pipelines._generate_image import ImageOptions, edit_image, generate_image, image_variations
-from rxllm.pipelines._generate_many import Responses, generate_many
+from rxllm.pipelines._generate_many import Requests, Responses, generate_many, readable_again
 from rxllm.pipelines._long_threads import compact_thread, count_tokens, trim_thread
 from rxllm.pipelines._setup import Input, as_thread, request
 from rxllm.pipelines.options import ChatOptions, GenerateOptions, PlainOptions, StepOptions
@@ -14,6 +14,7 @@ __all__ = [
     "ImageOptions",
     "Input",
     "PlainOptions",
+    "Requests",
     "Responses",
     "StepOptions",
     "as_thread",
@@ -25,6 +26,7 @@ __all__ = [
     "generate_image",
     "generate_many",
     "image_variations",
+    "readable_again",
     "request",
     "resume",
     "step",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from bisect import insort
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+import msgspec
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
 
@@ -17,16 +18,59 @@ from rxllm.engine import Engine
 from rxllm.pipelines._batch_journal import Journal, RequestId
 from rxllm.pipelines._call import budget_counter
 from rxllm.pipelines._generate import response_of
-from rxllm.pipelines._setup import Input, Setup, as_requests
+from rxllm.pipelines._setup import Input, Setup, arriving_requests, as_entry, as_requests
 from rxllm.pipelines.options import GenerateOptions, PlainOptions, with_options
-from rxllm.runtime import Bounded, Budget, Deferred, Stream, current_scope, provider_name, result_of, scoped, within
+from rxllm.runtime import (
+    MAX_WAITING,
+    Arriving,
+    Bounded,
+    Budget,
+    Deferred,
+    Stream,
+    current_scope,
+    provider_name,
+    result_of,
+    scoped,
+    within,
+)
 from rxllm.telemetry import CallFinished, RetryAttempt, Telemetry
-from rxllm.values import EngineError, LLMError, Progress, Request, Response, StreamError, Usage, ValidationError
-from rxllm.values.argument_checks import check, check_count, check_function, check_instance, is_positive
+from rxllm.values import (
+    AdapterError,
+    EngineError,
+    LLMError,
+    Progress,
+    Request,
+    Response,
+    StreamError,
+    Usage,
+    ValidationError,
+)
+from rxllm.values.argument_checks import check, check_count, check_function, check_instance, invalid_option, is_positive
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
 OnProgress = Callable[[Progress], object]
+Requests = (
+    Iterable[Input | Request]
+    | Mapping[str, Input | Request]
+    | Mapping[int, Input | Request]
+    | AsyncIterable[Input | Request]
+    | Observable[Any]
+)
+"""The requests of a batch: all at once, also with ids, or as they arrive."""
+
+_SETUP_REASONS = frozenset(
+    {
+        "authentication_failed",
+        "invalid_engine",
+        "missing_dependency",
+        "missing_key",
+        "missing_model",
+        "unknown_provider",
+        "wrong_loop",
+    }
+)
+"""The reasons of errors that the requests of a batch share."""
 
 
 class Responses(Stream[Response[T]]):
@@ -51,7 +95,7 @@ class Responses(Stream[Response[T]]):
 @overload
 def generate_many(
     engine: Engine | str | Any,
-    requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
+    requests: Requests,
     *,
     concurrency: int = 8,
     ordered: bool = True,
@@ -64,7 +108,7 @@ def generate_many(
 @overload
 def generate_many(
     engine: Engine | str | Any,
-    requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
+    requests: Requests,
     *,
     concurrency: int = 8,
     ordered: bool = True,
@@ -76,7 +120,7 @@ def generate_many(
 @with_options(GenerateOptions)
 def generate_many(
     engine: Engine | str | Any,
-    requests: Iterable[Input | Request] | Mapping[str, Input | Request] | Mapping[int, Input | Request],
+    requests: Requests,
     *,
     concurrency: int = 8,
     ordered: bool = True,
@@ -95,7 +139,8 @@ def generate_many(
     Up to `concurrency` requests run at a time. ``.run()`` and ``await`` return a list in the order of the requests.
 
     All `requests` are read and checked when this function is called. If a request fails, its Response has an `error`,
-    and the other requests continue. The stream emits the responses in the order of the requests. With
+    and the other requests continue. If the engine cannot answer any request, for example because its key is missing,
+    the stream fails with this one error. The stream emits the responses in the order of the requests. With
     ``ordered=False``, each response is emitted as soon as it is complete. The index of its request is in
     ``response.metadata["request_index"]``:
 
@@ -105,6 +150,17 @@ def generate_many(
 
     `requests` can also be a mapping from ids (strings or integers) to requests. The id is then in
     ``response.metadata["request_id"]``.
+
+    `requests` can also be an Observable, such as a `Stream`, or an async iterable, such as an async generator. Its
+    requests are then sent as they arrive. While `concurrency` requests are running, an async iterable waits. An invalid
+    request becomes a Response with an `error`. If the source fails, the stream fails with the same exception after the
+    requests that have arrived. A `journal` needs all requests in advance:
+
+    >>> async def questions():
+    ...     yield "a"
+    ...     yield "b"
+    >>> [response.output_text for response in generate_many(shout, questions())]
+    ['A', 'B']
 
     `journal` is the path of a file. Each answer is appended to this file before the answer is emitted. A second run
     with the same file emits the stored answers, and sends only the remaining requests. Failed requests are not stored.
@@ -129,7 +185,10 @@ def generate_many(
         check_function("on_progress", on_progress)
     check("usd", usd, usd is None or is_positive(usd), "None or a positive number of dollars")
     path = None if journal is None else _path(journal)
-    setup, (many, ids) = Setup.of(engine, GenerateOptions, opts), as_requests(requests)
+    setup, arriving = Setup.of(engine, GenerateOptions, opts), arriving_requests(requests)
+    if arriving is not None and path is not None:
+        raise invalid_option("journal", "needs all requests in advance; pass them as a list")
+    many, ids = ([], None) if arriving is not None else as_requests(requests)
 
     def subscribe(
         observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None
@@ -142,18 +201,45 @@ def generate_many(
         emitter = _Emitter(observer, ordered, ids, len(many), on_progress, journal)
         watched = limited if on_progress is None else limited.with_observer(emitter.observe)
 
+        def response(index: int, request: Request) -> Stream[Response[Any]]:
+            source = _response(watched, index, request, journal)
+            return source if usd is None else emitter.queue.add(source)
+
         def run() -> abc.DisposableBase:
-            responses = (_response(watched, index, request, journal) for index, request in enumerate(many))
-            sources = responses if usd is None else map(emitter.queue.add, responses)
+            sources = (response(index, request) for index, request in enumerate(many))
             running = Bounded(sources, concurrency, emitter.receive, emitter.end, emitter.finish, emitter.fail)
+            emitter.stop = running.dispose
             running.start(scheduler)
             return running
 
+        def run_arriving(source: Observable[Any]) -> abc.DisposableBase:
+            def ask(index: int, value: Any) -> Stream[Response[Any]]:
+                emitter.expect(index + 1)
+                return Deferred(lambda: response(index, as_entry(index, value)))
+
+            running = Arriving(
+                ask, concurrency, emitter.receive, emitter.end, emitter.finish, emitter.fail, emitter.is_behind
+            )
+            emitter.stop, emitter.resume = running.dispose, running.resume
+            running.start(source, scheduler)
+            return running
+
+        if arriving is not None:
+            return run_arriving(arriving)
         return run() if journal is None else _run_with_journal(journal, run, emitter, scheduler)
 
     responses = Responses[Any](subscribe, is_ordered=ordered)
     setup.returned_by("generate_many", responses, "Responses")
     return responses
+
+
+def readable_again(requests: Requests) -> Any:
+    """Return `requests` in a form that several calls of `generate_many` can read, or raise the error of the first."""
+    arriving = arriving_requests(requests)
+    if arriving is not None:
+        return arriving
+    many, ids = as_requests(requests)
+    return many if ids is None else dict(zip(ids, many, strict=True))
 
 
 def _path(journal: Any) -> str:
@@ -274,12 +360,27 @@ class _Emitter:
         self._next = 0
         self._journal = journal
         self.complete = self.finish = observer.on_completed
-        self.fail: Callable[[Any], None] = observer.on_error
+        self._is_answered = False  # whether the model has answered a request
+        self.stop: Callable[[], None] = lambda: None
+        self.resume: Callable[[], None] = lambda: None
+
+    def fail(self, error: Any) -> None:
+        self.stop()
+        self._observer.on_error(error)
+
+    def expect(self, total: int) -> None:
+        """Set the number of requests that have arrived so far."""
+        self._progress = msgspec.structs.replace(self._progress, total=total)
+
+    def is_behind(self) -> bool:
+        """Whether so many responses wait for an earlier one that no further requests should be sent."""
+        return len(self._waiting) >= MAX_WAITING
 
     def receive(self, index: int, response: Response[Any]) -> None:
         # An exception raised by the subscriber ends the stream. It does not count as a failure of the request.
         try:
             self._count(index, response)
+            self._is_answered |= response.error is None and not self._is_stored(index)
             if not self._ordered:
                 self._emit(index, response, request_index=index)
                 return
@@ -287,15 +388,28 @@ class _Emitter:
             while self._next in self._waiting:
                 self._emit(self._next, self._waiting.pop(self._next))
                 self._next += 1
+            self.resume()
         except Exception as error:
             self._observer.on_error(error)
 
     def end(self, index: int, error: Exception | None) -> None:
-        if self._journal is not None and isinstance(error, EngineError) and error.reason == "journal_failed":
+        if self._ends_all(error):
             self.fail(error)
-        elif error is not None:
+            return
+        if error is not None:
             self.receive(index, _failed_response(as_llm_error(error)))
         self.queue.end()
+
+    def _ends_all(self, error: Exception | None) -> bool:
+        """Whether `error` ends the batch: its journal has failed, or nothing is answered because of the setup."""
+        if not isinstance(error, EngineError | AdapterError):
+            return False
+        if error.reason == "journal_failed":
+            return self._journal is not None
+        return error.reason in _SETUP_REASONS and not self._is_answered
+
+    def _is_stored(self, index: int) -> bool:
+        return self._journal is not None and self._journal.has(index)
 
     def observe(self, value: Telemetry) -> None:
         if isinstance(value, RetryAttempt):
@@ -307,7 +421,7 @@ class _Emitter:
         if self._on_progress is not None:
             last = self._progress
             failed = last.failed + (response.error is not None)
-            journaled = last.journaled + (self._journal is not None and self._journal.has(index))
+            journaled = last.journaled + self._is_stored(index)
             usage = last.usage + response.usage
             percentiles = [self._seconds[int(len(self._seconds) * share)] for share in (0.5, 0.95) if self._seconds]
             self._progress = Progress(last.done + 1, failed, last.total, usage, journaled, self._retries, *percentiles)

@@ -18,12 +18,13 @@ A setting of the original call is left out if the other engine's model does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
 import msgspec
+from reactivex import Observable
 
 from rxllm import models
 from rxllm import operators as ops
@@ -32,7 +33,7 @@ from rxllm.events import Event
 from rxllm.http import Timeouts
 from rxllm.pipelines._observers import Observers, Span, StepSpan, watch_stream
 from rxllm.pipelines.options import checked_options, request_id, set_options
-from rxllm.runtime import Stream, policy, provider_name, returned_by
+from rxllm.runtime import Stream, from_async_iter, policy, provider_name, returned_by
 from rxllm.telemetry import Telemetry, Tracer
 from rxllm.values import (
     Call,
@@ -203,19 +204,50 @@ def as_request(value: Any) -> Request:
 
 def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
     """Return the requests, and their ids if `values` is a mapping. If an entry is invalid, the error names it."""
+    columns = getattr(values, "columns", None)
+    if columns is not None and not callable(columns):  # iterating over a table yields the names of its columns
+        names = getattr(values, "column_names", columns)  # in pyarrow, `columns` are the columns themselves
+        name = next((name for name in names if isinstance(name, str)), "column")
+        raise invalid_option("requests", f"must be one column of the table, such as df[{name!r}], not the whole table")
     if isinstance(values, Mapping) and "role" not in values:  # a mapping with a role is one message
         ids = list(cast(Mapping[Any, Any], values))
         for id in ids:
             check("requests", id, type(id) in (str, int), "a mapping whose keys are strings or integers")
-        return [_entry(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
+        return [as_entry(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
     if isinstance(values, str | Mapping | Value):
         raise invalid_option("requests", "must be a list or other iterable; for a single request, use generate")
     if not isinstance(values, Iterable):
-        raise invalid_option("requests", must_be("a list or other iterable", values))
-    return [_entry(index, value) for index, value in enumerate(cast(Iterable[Any], values))], None
+        raise invalid_option(
+            "requests", must_be("a list or other iterable, an async iterable or an Observable", values)
+        )
+    return [as_entry(index, value) for index, value in enumerate(cast(Iterable[Any], values))], None
 
 
-def _entry(index: int | str, value: Any) -> Request:
+def arriving_requests(values: Any) -> Observable[Any] | None:
+    """Return the requests that arrive over time as an Observable, or None if `values` is not asynchronous.
+
+    A Stream is also an iterable, but iterating over it would block. An async iterator can be read only once, so a
+    second subscription fails with ``ValidationError("invalid_option")``.
+    """
+    if isinstance(values, Observable):
+        return cast(Observable[Any], values)
+    if not isinstance(values, AsyncIterable):
+        return None
+    items = cast(AsyncIterable[Any], values)
+    if not isinstance(items, AsyncIterator):
+        return from_async_iter(lambda: items)
+    unread = [items]
+
+    def read() -> AsyncIterator[Any]:
+        if not unread:
+            fault = "have been read already, because an async iterator can be read only once"
+            raise invalid_option("requests", f"{fault}; pass rxllm.from_async_iter(function)")
+        return unread.pop()
+
+    return from_async_iter(read)
+
+
+def as_entry(index: int | str, value: Any) -> Request:
     try:
         return as_request(value)
     except ValidationError as error:

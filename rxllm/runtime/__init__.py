@@ -10,7 +10,8 @@ files                                      contents
 ``back_pressure``, ``_held_back``          gates that make sources wait for readers; operators that hold items back
 ``_unhandled``, ``_guard_verdict``         errors that no subscriber has handled; the verdicts of the user's checks
 ``_retry``                                 retries, and the policy that controls them
-``_concurrency``, ``_race_hedge_merge``    bounded concurrency and limiters; races, hedges and merges
+``_concurrency``, ``_arriving``            bounded concurrency and limiters; a stream for each item of a source
+``_race_hedge_merge``, ``_combining``      races, hedges and merges; ``zip`` and ``combine_latest``
 ``_scope``, ``_budget``                    the chat, step and tool call that a subscription belongs to; budgets
 ``context_variables``                      context variables for a call's event loop and reader
 =========================================  ===========================================================================
@@ -18,6 +19,7 @@ files                                      contents
 
 from rxllm.events import is_content, is_prelude
 from rxllm.runtime._again import failure_behind
+from rxllm.runtime._arriving import Arriving
 from rxllm.runtime._budget import (
     Budget,
     ChatBudget,
@@ -28,6 +30,7 @@ from rxllm.runtime._budget import (
     unpriced_call,
 )
 from rxllm.runtime._clock import LoopScheduler, clock, schedule_in, stopwatch, unpaced
+from rxllm.runtime._combining import combine_latest, merge, zip
 from rxllm.runtime._concurrency import Bounded, Limiter
 from rxllm.runtime._guard_verdict import check_failed, check_late, result_of, verdict_error
 from rxllm.runtime._held_back import Backlog, Hold, behind, noting_times, paced
@@ -67,6 +70,7 @@ __all__ = [
     "MAX_WAITING",
     "NO_SCOPE",
     "READ_TWICE",
+    "Arriving",
     "AsyncItems",
     "Backlog",
     "Bookmark",
@@ -106,6 +110,7 @@ __all__ = [
     "check_late",
     "chosen_loop",
     "clock",
+    "combine_latest",
     "conclude",
     "current_engine_call",
     "current_gate",
@@ -121,6 +126,7 @@ __all__ = [
     "is_content",
     "is_prelude",
     "log_hidden",
+    "merge",
     "merge_labelled",
     "new_id",
     "noting_times",
@@ -151,4 +157,5 @@ __all__ = [
     "unpriced_call",
     "verdict_error",
     "within",
+    "zip",
 ]

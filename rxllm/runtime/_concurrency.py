@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -62,6 +63,11 @@ class Bounded(abc.DisposableBase, Generic[T]):
         if self._exhausted and not self._running and not self._disposed:
             self._on_done()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether `limit` sources are running."""
+        return self._running >= self._limit
+
     def stop(self, index: int) -> None:
         """Unsubscribe from the source at `index` if it is running, without calling `on_end`.
 
@@ -98,6 +104,23 @@ class Bounded(abc.DisposableBase, Generic[T]):
         )
         if self._disposed:
             subscription.dispose()
+
+
+def serialized(stream: Observable[T], guard: threading.RLock) -> Observable[T]:
+    """Return `stream` such that its observer holds `guard` while it is called."""
+
+    def guard_call(fn: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any) -> None:
+            with guard:
+                fn(*args)
+
+        return call
+
+    def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        handlers = map(guard_call, (observer.on_next, observer.on_error, observer.on_completed))
+        return stream.subscribe(*handlers, scheduler=scheduler)
+
+    return Observable(subscribe)
 
 
 @runtime_checkable

@@ -24,7 +24,7 @@ from rxllm.events import (
     shows_nothing,
 )
 from rxllm.runtime._clock import clock, stopwatch
-from rxllm.runtime._concurrency import Bounded
+from rxllm.runtime._concurrency import Bounded, serialized
 from rxllm.runtime._scope import current_scope, within
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import conclude, fail
@@ -333,28 +333,13 @@ def merge_labelled(
                 pass_on(index, ErrorEvent(as_llm_error(error)))
 
         limit = concurrency or len(labels)
-        sources = (_serialize(stream, guard) for stream in streams.values())
+        sources = (serialized(stream, guard) for stream in streams.values())
         running = Bounded(sources, limit, pass_on, end, observer.on_completed, observer.on_error)
         with guard:
             running.start(scheduler)
         return running
 
     return Stream(subscribe)
-
-
-def _serialize(stream: Observable[T], guard: threading.RLock) -> Observable[T]:
-    def guard_call(fn: Callable[..., None]) -> Callable[..., None]:
-        def call(*args: Any) -> None:
-            with guard:
-                fn(*args)
-
-        return call
-
-    def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        handlers = map(guard_call, (observer.on_next, observer.on_error, observer.on_completed))
-        return stream.subscribe(*handlers, scheduler=scheduler)
-
-    return Observable(subscribe)
 
 
 def _check_arguments(streams: Mapping[str, object], concurrency: object) -> None:

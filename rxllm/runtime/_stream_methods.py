@@ -8,11 +8,14 @@ Only type checkers read them. If a method is missing here, use ``.pipe(...)`` in
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from reactivex import Observable, abc
+from reactivex import operators as rx
 
 from rxllm.runtime import _again
+from rxllm.runtime.stream_arguments import awaited_elsewhere
 
 T = TypeVar("T", covariant=True)
 
@@ -122,7 +125,16 @@ if TYPE_CHECKING:
 
         # Methods that combine several streams
 
+        @overload
+        def merge(self: StreamMethods[Observable[A]], *, max_concurrent: int) -> Stream[A]: ...
+        @overload
         def merge(self, *sources: Observable[A], max_concurrent: int | None = None) -> Stream[T | A]: ...
+        def merge_all(self: StreamMethods[Observable[A]]) -> Stream[A]: ...
+        def concat_all(self: StreamMethods[Observable[A]]) -> Stream[A]: ...
+        def switch_latest(self: StreamMethods[Observable[A]]) -> Stream[A]: ...
+        def exclusive(  # pyright: ignore[reportIncompatibleMethodOverride]
+            self: StreamMethods[Observable[A]],
+        ) -> Stream[A]: ...
         def concat(self, *sources: Observable[A]) -> Stream[T | A]: ...
         def start_with(self, *args: A) -> Stream[T | A]: ...
         @overload
@@ -189,3 +201,32 @@ else:
             """Like reactivex's ``Observable.sequence_equal``, which would iterate over a Stream and block."""
             is_stream = isinstance(second, Observable)
             return super().sequence_equal(Observable(second.subscribe) if is_stream else second, comparer)
+
+    def _piped(name):
+        @wraps(getattr(Observable, name))
+        def piped(self, *args, **named):
+            return self.pipe(getattr(rx, name)(*args, **named))
+
+        return piped
+
+    # Unlike reactivex's other methods, these do not use ``pipe``, so they would not return a Stream.
+    for _name in ("dematerialize", "exclusive", "pluck", "switch_latest"):
+        setattr(StreamMethods, _name, _piped(_name))
+
+    def _awaiting_nothing(name):
+        method = getattr(Observable, name)
+
+        @wraps(method)
+        def checked(self, *functions, **named):
+            named = {key: awaited_elsewhere(name, function) for key, function in named.items()}
+            return method(self, *(awaited_elsewhere(name, function) for function in functions), **named)
+
+        return checked
+
+    # Their function is called for each item, and not awaited.
+    for _name in (
+        *("map", "map_indexed", "starmap", "flat_map", "flat_map_indexed", "flat_map_latest"),
+        *("concat_map", "switch_map", "switch_map_indexed"),
+        *("filter", "filter_indexed", "take_while", "take_while_indexed", "skip_while", "skip_while_indexed"),
+    ):
+        setattr(StreamMethods, _name, _awaiting_nothing(_name))

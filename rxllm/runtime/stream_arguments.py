@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import update_wrapper
+from inspect import iscoroutinefunction
+from types import BuiltinFunctionType, CoroutineType
 from typing import Any, NamedTuple
 
 from reactivex import Observable
@@ -38,6 +40,34 @@ def check_operators(operators: Iterable[Any]) -> None:
         fault = _fault(operator)
         if fault is not None:
             raise invalid_option(("operators", place), fault)
+
+
+def awaited_elsewhere(method: str, fn: Any) -> Any:
+    """Return `fn` as a function that raises ``ValidationError("invalid_option")`` where it would return a coroutine.
+
+    `method` is the Stream's method that takes the function, and that would not await it. A coroutine function raises
+    the error at once. A class or a built-in function never returns a coroutine, and is returned as it is.
+    """
+    if iscoroutinefunction(fn):
+        raise _not_awaited(method)
+    if isinstance(fn, type | BuiltinFunctionType) or not callable(fn):
+        return fn
+
+    function: Callable[..., Any] = fn
+
+    def call(*args: Any) -> Any:
+        result = function(*args)
+        if type(result) is CoroutineType:
+            result.close()  # otherwise, Python warns that it was never awaited
+            raise _not_awaited(method)
+        return result
+
+    return call
+
+
+def _not_awaited(method: str) -> ValidationError:
+    fault = f"must not be async, because {method} does not await it; write .pipe(ops.map_async(fn, concurrency=8))"
+    return invalid_option("the function", fault)
 
 
 class OperatorMaker:
@@ -107,6 +137,8 @@ class Origin(NamedTuple):
             return fault
         if isinstance(self.items, str) and name in _operator_names():
             return f"{fault}; {advice('Stream', 'operator', operator=name)}"
+        if remedy := advice("Stream method", name):
+            return f"{fault}; write {remedy}"
         call, attribute = self._result_with(name)
         guess = "" if call else did_you_mean(name, methods)
         if guess:

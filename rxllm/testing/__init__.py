@@ -53,6 +53,9 @@ from typing import TYPE_CHECKING, Any
 from rxllm._lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rxllm.testing import loopback as loopback
+    from rxllm.testing import marbles as marbles
+    from rxllm.testing import strategies as strategies
     from rxllm.testing._adapter_rules import ADAPTER_RULES, assert_adapter
     from rxllm.testing._adapter_run import REQUEST_ID, Script, Served
     from rxllm.testing._adapter_suite import AdapterConformance

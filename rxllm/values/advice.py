@@ -448,6 +448,13 @@ ADVICE: dict[str, dict[str, str]] = {
         "parameters input_schema args_schema inputSchema": "schema",
         "function func fn callback": "handler",
     },
+    "Stream method": {
+        "exhaust_map": (
+            "`.map(fn).exclusive()` to skip items while fn's stream runs, or `.pipe(ops.keep_latest(), "
+            "ops.map_async(fn, concurrency=1))` to keep the newest one"
+        ),
+        "merge_map": "`.flat_map(fn)`, or `.map(fn).merge(max_concurrent=3)` for a few at a time",
+    },
     # For streams that are used as if they were results, because ``.run()`` was not called.
     "Stream": {
         "result": (

@@ -124,7 +124,8 @@ class TextAt(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """The progress of a batch of requests.
 
-    * `done`: the number of requests that have ended, out of `total`.
+    * `done`: the number of requests that have ended, out of `total`. If the requests arrive over time, `total` is how
+      many have arrived.
     * `failed`: the number of requests that ended without an answer.
     * `usage`: the total usage of the requests that have ended.
     * `journaled`: the number of requests that were answered from the journal.

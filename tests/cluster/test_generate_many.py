@@ -22,6 +22,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import reactivex
 
 import rxllm
 from rxllm import (
@@ -115,6 +116,12 @@ def test_the_results_are_those_of_one_process(client: Any) -> None:
     questions = ["a", "b", "fail", "c"]
     engine = Engine(Fake(upper), model="m", params={"temperature": 0.5, "max_tokens": 9})
     assert list(generate_many(engine, questions, client=client)) == list(rxllm.generate_many(engine, questions))
+
+
+def test_requests_are_asked_as_they_arrive(client: Any) -> None:
+    arriving = rxllm.Stream.of(reactivex.of("a", "b", "fail", "c"))
+    engine = Engine(Fake(upper), model="m")
+    assert list(generate_many(engine, arriving, client=client)) == list(rxllm.generate_many(engine, arriving))
 
 
 def test_they_come_in_order_or_as_they_finish_with_progress(client: Any) -> None:

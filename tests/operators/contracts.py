@@ -70,6 +70,7 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "journaled": lambda: ops.journaled(Nothing()),
     "keep_latest": ops.keep_latest,
     "lift": lambda: ops.lift(Same),
+    "map_async": lambda: ops.map_async(of),
     "map_text": lambda: ops.map_text(str.upper),
     "merge_labelled": lambda: lambda source: rxllm.merge_labelled({"a": source}),
     "only": lambda: ops.only(TextDelta),

@@ -135,7 +135,7 @@ ANYTHING = {
     *("merge_labelled", "only", "race", "raise_errors", "rate_limited", "restart", "stall_warning", "tap"),
     *("retry_before_content", "time_limits"),
     *("timed", "trace", "filter_deltas", "filter_deltas, idle", "include_raw_chunks", "include_raw_chunks, idle"),
-    *("time_limits, idle", "budget", "cost", "conflate", "gate", "journaled", "keep_latest"),
+    *("time_limits, idle", "budget", "cost", "conflate", "gate", "journaled", "keep_latest", "map_async"),
 }
 """What takes items of any kind, or leaves what is no event alone without harm."""
 

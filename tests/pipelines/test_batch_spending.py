@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import reactivex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reactivex.testing import TestScheduler
@@ -55,7 +56,8 @@ def test_requests_beyond_the_limit_are_not_sent(tmp_path: Path, ordered: bool, i
     assert (refused.finish_reason, refused.output_text) == ("error", "")
 
 
-def test_a_request_that_does_not_fit_waits_until_others_use_less_than_they_reserved() -> None:
+@pytest.mark.parametrize("arriving", [False, True])
+def test_a_request_that_does_not_fit_waits_until_others_use_less_than_they_reserved(arriving: bool) -> None:
     scheduler = TestScheduler()
     asked: list[float] = []
 
@@ -64,7 +66,8 @@ def test_a_request_that_does_not_fit_waits_until_others_use_less_than_they_reser
         return [("delay", 10.0), "Hi", Usage(PROMPT, 1)]
 
     limit = 2.5 * (PROMPT + 990) / 100  # for two reservations, or for all six answers
-    batch = rxllm.generate_many(answering(Fake(turn)), ["a"] * 6, usd=limit, max_tokens=990, concurrency=4)
+    requests: Any = reactivex.repeat_value("a", 6) if arriving else ["a"] * 6
+    batch = rxllm.generate_many(answering(Fake(turn)), requests, usd=limit, max_tokens=990, concurrency=4)
     notes = record(scheduler, lambda: batch)
     assert reasons([what for _, kind, what in notes if kind == "next"]) == [None] * 6
     assert asked == [0, 0, 10, 10, 20, 20]

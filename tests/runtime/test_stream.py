@@ -53,6 +53,8 @@ def test_pipes_and_methods_return_streams() -> None:
         stream.pipe(),
         stream.take(1),
         stream.map(str).filter(bool),
+        stream.materialize().dematerialize(),
+        stream.pluck("key"),
     ):
         assert isinstance(result, Stream)
     assert stream.pipe(rx.map(str), rx.last()).run() == "3"

@@ -43,6 +43,11 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.values import FunctionTool, Halt, Labelled, Partial, TextAt
 
+
+async def measure(text: str) -> int:
+    return len(text)
+
+
 fake = Fake("Hi")
 events = rxllm.stream_generate(fake, "Hello")
 
@@ -224,6 +229,7 @@ assert_type(events.pipe(ops.sentences()), Stream[str])
 assert_type(events.pipe(ops.snapshots()), Stream[Response[Any]])
 assert_type(events.pipe(ops.smooth(), ops.conflate(), ops.map_text(str.upper), ops.redact("[0-9]+")), Stream[Event])
 assert_type(events.pipe(ops.text(), ops.conflate(), ops.keep_latest()), Stream[str])
+assert_type(events.pipe(ops.text(), ops.map_async(measure, concurrency=2, ordered=False)), Stream[int])
 assert_type(events.pipe(ops.gate(reactivex.of(True)), ops.text()), Stream[str])
 assert_type(reactivex.of(1, 2).pipe(ops.conflate(max), ops.keep_latest()), Stream[int])
 assert_type(events.pipe(ops.verify(), ops.cost(), ops.budget(tokens=100)), Stream[Event])
@@ -244,6 +250,31 @@ assert_type(events.pipe(ops.items(None, "cities")), Stream[Any])
 assert_type(events.pipe(ops.items(City, "cities")), Stream[City])
 assert_type(events.pipe(ops.items(int | None)), Stream[Any])
 
+# Streams of streams, and streams beside each other
+
+questions = events.pipe(ops.text())
+answers = questions.map(lambda question: rxllm.generate(fake, question))
+assert_type(answers, Stream[Stream[Response[Any]]])
+assert_type(answers.merge(max_concurrent=3), Stream[Response[Any]])
+assert_type(answers.merge(max_concurrent=3).map(lambda response: response.output_text), Stream[str])
+assert_type(answers.merge_all(), Stream[Response[Any]])
+assert_type(answers.concat_all(), Stream[Response[Any]])
+assert_type(answers.switch_latest(), Stream[Response[Any]])
+assert_type(answers.exclusive(), Stream[Response[Any]])
+assert_type(questions.merge(reactivex.of(1)), Stream[str | int])
+assert_type(questions.merge(reactivex.of(1), max_concurrent=2), Stream[str | int])
+assert_type(rxllm.merge(questions, questions), Stream[str])
+assert_type(rxllm.merge(questions, reactivex.of(1)), Stream[str | int])
+assert_type(rxllm.zip(questions, reactivex.of(1)), Stream[tuple[str, int]])
+assert_type(rxllm.combine_latest(questions, reactivex.of(1), events), Stream[tuple[str, int, Event]])
+
+# Modules, as the pages write them
+
+rxllm.testing.marbles.check(ops.keep_latest(), "-a-|", "^--!", "-a-|")
+rxllm.http.use_transport("aiohttp")
+assert_type(rxllm.testing.loopback.Reply([]), rxllm.testing.loopback.Reply)
+print(rxllm.testing.strategies)
+
 # Operators that leave what they are given as it is, of whatever type
 
 assert_type(events.pipe(ops.trace(lambda seen: print(seen.kind, seen.at))), Stream[Event])
@@ -252,6 +283,8 @@ assert_type(events.pipe(ops.text(), ops.rate_limited(concurrent=2)), Stream[str]
 assert_type(rxllm.generate_many(fake, {"first": "Hi"}, journal="out.jsonl").run(), list[Response[Any]])
 assert_type(rxllm.rows(rxllm.generate_many(fake, ["Hi"], usd=2.5, response_format=City)), list[dict[str, Any]])
 rxllm.rows([rxllm.step(fake, "Hi").run(), rxllm.chat(fake, "Hi", response_format=City).run()])
+assert_type(rxllm.generate_many(fake, events.pipe(ops.text())).run(), list[Response[Any]])
+assert_type(rxllm.generate_many(fake, reactivex.of("a"), response_format=City).run(), list[Response[City]])
 rxllm.cluster.generate_many(fake, ["Hi"], usd=2)
 assert_type(
     rxllm.cluster.generate_many(fake, {1: "Hi"}, journal="out.jsonl", concurrency=64).run(), list[Response[Any]]
