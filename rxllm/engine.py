@@ -119,6 +119,8 @@ class Engine:
 
     =========================================  =========================================================================
     `adapter`, `model`, `tools`                the model to call, and the tools that it can call
+    `system`                                   the system prompt of every call, sent before the call's own `system` and
+                                               the thread's system messages, and is not added to the thread
     `params`                                   default options for every call
     `context`                                  data that tools receive as ``ToolContext.context``
     `operators`                                middleware: operators applied, in order, to every response
@@ -146,9 +148,9 @@ class Engine:
 
     Lists are converted to tuples. A deep copy has its own HTTP clients. A pickle contains neither clients nor keys.
 
-    Raises ``EngineError("invalid_engine")`` if `params` contains an ``api_key``, or if `errors`, a tool, an operator, a
-    `prepare` function or an observer is invalid. Raises ``EngineError("unknown_provider")`` if there is no such
-    provider, and ``EngineError("unknown_option")`` for an unknown option.
+    Raises ``EngineError("invalid_engine")`` if `params` contains an ``api_key``, or if `errors`, `system`, a tool, an
+    operator, a `prepare` function or an observer is invalid. Raises ``EngineError("unknown_provider")`` if there is no
+    such provider, and ``EngineError("unknown_option")`` for an unknown option.
     """
 
     adapter: Any = None
@@ -165,6 +167,7 @@ class Engine:
     tool_result_encoder: Callable[[Any], str] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     errors: Literal["events", "raise"] = "events"
+    system: str | None = None
 
     if TYPE_CHECKING:  # lists and plain functions are also accepted
 
@@ -185,6 +188,7 @@ class Engine:
             tool_result_encoder: Callable[[Any], str] | None = None,
             metadata: Mapping[str, Any] = ...,
             errors: Literal["events", "raise"] = "events",
+            system: str | None = None,
             **adapter_options: Any,
         ) -> None: ...
         @overload  # an adapter or an engine
@@ -204,6 +208,7 @@ class Engine:
             tool_result_encoder: Callable[[Any], str] | None = None,
             metadata: Mapping[str, Any] = ...,
             errors: Literal["events", "raise"] = "events",
+            system: str | None = None,
         ) -> None: ...
         def __init__(self, adapter: Any = None, model: str | None = None, *more: Any, **options: Any) -> None: ...
 
@@ -216,6 +221,8 @@ class Engine:
             raise EngineError("invalid_engine", message)
         if self.errors not in ("events", "raise"):
             raise _invalid(f"errors {must_be(repr('events') + ' or ' + repr('raise'), self.errors)}")
+        if not isinstance(self.system, str | None):
+            raise _invalid(f"system {must_be('a string (the system prompt)', self.system)}")
         for name in _ADDED:
             object.__setattr__(self, name, _check_entries(name, getattr(self, name)))
 
@@ -273,7 +280,6 @@ class Engine:
         name: str,
         description: str = "",
         schema: dict[str, Any] | None = None,
-        system: str = "",
         **options: Unpack[ChatOptions],
     ) -> AgentTool:
         """Return this engine as a tool that runs its own chat.
@@ -285,10 +291,10 @@ class Engine:
         'Here it is: Roses are red.'
 
         The tool's result is the text of the agent's answer or, with a `response_format`, the parsed value. `options`
-        are options of ``rxllm.chat``, and `system` is the agent's system prompt. The agent's user message is the
-        ``prompt`` argument or, if there are other arguments, all arguments as JSON. An agent has no timeout, and it is
-        never run by a ``tool_executor``. It uses the outer chat's `approve` unless it has its own. Its tools receive
-        the outer chat's context, updated with the agent's own context.
+        are options of ``rxllm.chat``. If `system` is among them, the agent's thread begins with this prompt. The
+        agent's user message is the ``prompt`` argument or, if there are other arguments, all arguments as JSON. An
+        agent has no timeout, and it is never run by a ``tool_executor``. It uses the outer chat's `approve` unless it
+        has its own. Its tools receive the outer chat's context, updated with the agent's own context.
 
         The outer chat's stream emits the agent's events as ``Nested`` events. The agent's usage is included in the
         step's `agent_usage`. If the agent's chat fails, the outer model receives the error. If the agent's chat stops
@@ -301,6 +307,7 @@ class Engine:
         check("name", name, isinstance(name, str) and bool(name), "a non-empty string (the tool's name)")  # pyright: ignore[reportUnnecessaryIsInstance]
         check_instance("description", description, str, "a string")
         check_instance("schema", schema, dict | None, "a JSON schema, as a dict")
+        system = options.pop("system", None) or ""
         check_instance("system", system, str, "a string")
         engine = chats().engine_with(self, options)
         return AgentTool(name, description, schema or dict(PROMPT), engine=engine, system=system)

@@ -76,7 +76,7 @@ def test_an_engine_says_where_things_belong() -> None:
             message = fault(Engine, adapter, **{name: "secret"})
             assert f'Engine.from_model("openai:gpt-5", {name}=...)' in message
             assert "secret" not in message
-    assert "[rxllm.system(...), rxllm.user(...)]" in fault(Engine, Fake("x"), system="Be brief.")
+    assert "(did you mean 'system'?)" in fault(Engine, Fake("x"), instructions="Be brief.")
     assert "(did you mean 'tools'?)" in fault(Engine, Fake("x"), tool=[])
     assert "params={'options': ...}" in fault(Engine, Fake("x"), options={"a": 1})
     assert "has no option 'temprature'" in fault(replace, Engine(Fake("x")), temprature=0)
