@@ -221,7 +221,7 @@ class Engine:
             raise EngineError("invalid_engine", message)
         if self.errors not in ("events", "raise"):
             raise _invalid(f"errors {must_be(repr('events') + ' or ' + repr('raise'), self.errors)}")
-        if not isinstance(self.system, str | None):
+        if not isinstance(self.system, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise _invalid(f"system {must_be('a string (the system prompt)', self.system)}")
         for name in _ADDED:
             object.__setattr__(self, name, _check_entries(name, getattr(self, name)))
@@ -401,7 +401,8 @@ def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any
         if error.reason != "unknown_option":
             raise
         refused = next((option for option in options if repr(option) in error.message), None)
-        if refused is None or refused in _ADAPTER_OPTIONS or "did you mean" in error.message:
+        has_remedy = any(words in error.message for words in ("did you mean", "; write ", "; pass "))
+        if refused is None or refused in _ADAPTER_OPTIONS or has_remedy:
             raise
         remedy = unknown_option("Engine(...)", refused, options[refused], _FIELDS, "Engine")
         raise EngineError("unknown_option", f"{error.message}; {remedy}", provider=provider) from None
