@@ -348,12 +348,12 @@ def _takes_any_model(set_fields: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(set_fields)
     def init(self: Engine, adapter: Any = None, model: str | None = None, *more: Any, **options: Any) -> None:
-        if isinstance(adapter, str):
-            set_fields(self, **_named(adapter, model, {**dict(zip(_FIELDS[2:], more, strict=False)), **options}))
-        elif isinstance(adapter, Engine):
-            set_fields(self, **_changed(adapter, model, {**dict(zip(_FIELDS[2:], more, strict=False)), **options}))
-        else:
+        if not isinstance(adapter, str | Engine):
             set_fields(self, adapter, model, *more, **options)
+            return
+        given = {**dict(zip(_FIELDS[2:], more, strict=False)), **options}
+        named = isinstance(adapter, str)
+        set_fields(self, **(_named(adapter, model, given) if named else _extended(adapter, model, given)))
 
     own = signature(set_fields)
     shown_parameters = [*own.parameters.values(), Parameter("adapter_options", Parameter.VAR_KEYWORD, annotation="Any")]
@@ -371,7 +371,8 @@ def _named(name: str, model: str | None, options: Mapping[str, Any]) -> dict[str
     return {"adapter": _adapter_of(name, model, others), "model": model, **own}
 
 
-def _changed(engine: Engine, model: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+def _extended(engine: Engine, model: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `engine`, with lists from `options` added to its own and all other options replaced."""
     added = {name: _check_entries(name, options[name]) for name in _ADDED if name in options}
     merged = {name: (*getattr(engine, name), *entries) for name, entries in added.items()}
     if "tools" in added:

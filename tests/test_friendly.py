@@ -83,7 +83,7 @@ def test_an_option_that_is_nearly_one() -> None:
         ("max_iterations", "did you mean 'max_turns'?"),
         ("functions", "did you mean 'tools'?"),
         ("max_completion_tokens", "did you mean 'max_tokens'?"),
-        ("system", "rxllm.system("),
+        ("instructions", "did you mean 'system'?"),
         ("messages", "the second argument"),
         ("stream", "stream_generate"),
         ("top_k", "options={'top_k': 1}"),
