@@ -21,7 +21,7 @@ def order(flower: str, number: int) -> str:
 
 
 def model(*script: str | ToolCall | list[str | ToolCall | tuple[str, float]]) -> rxllm.Engine:
-    return rxllm.Engine.from_model(sys.argv[1]) if sys.argv[1:] else rxllm.Engine(rxllm.Fake(*script))
+    return rxllm.Engine(sys.argv[1]) if sys.argv[1:] else rxllm.Engine(rxllm.Fake(*script))
 
 
 botanist = model(["Peonies are in season. ", ("delay", 0.2), "Roses are not."]).as_tool(

@@ -14,7 +14,7 @@ from reactivex import Observable, concat, of
 import rxllm
 from rxllm import operators as ops
 
-ENGINE = rxllm.Engine.from_model(sys.argv[1] if len(sys.argv) > 1 else "local")
+ENGINE = rxllm.Engine(sys.argv[1] if len(sys.argv) > 1 else "local")
 
 
 async def questions() -> AsyncIterator[str]:

@@ -133,7 +133,7 @@ def answer_lines(engines: dict[str, Engine], questions: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    chosen = {name: Engine.from_model(name) for name in sys.argv[1:]}
+    chosen = {name: Engine(name) for name in sys.argv[1:]}
     models = chosen or {name: stand_in(name) for name in ("Ada", "Grace", "Alan")}
     if sys.stdin.isatty() and sys.stdout.isatty():
         TypeAhead(models).run()

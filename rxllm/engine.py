@@ -6,7 +6,9 @@ import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from functools import wraps
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
 from reactivex import Observable
 
@@ -15,7 +17,7 @@ from rxllm.runtime import Retry, current_place
 from rxllm.runtime.stream_arguments import check_operators
 from rxllm.tools import PROMPT, AgentTool, chats
 from rxllm.values import EngineError, Request, Tool, Usage, ValidationError, as_tool, name_fault
-from rxllm.values.advice import advice, explains_options, no_field
+from rxllm.values.advice import advice, explains_options, no_field, unknown_option
 from rxllm.values.argument_checks import (
     call_fault,
     check,
@@ -24,7 +26,6 @@ from rxllm.values.argument_checks import (
     explains_call,
     invalid_option,
     must_be,
-    shown,
 )
 from rxllm.values.drawing import drawn
 from rxllm.values.pickles import engine_state
@@ -105,11 +106,21 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
 class Engine:
     """An adapter and the settings that calls share.
 
-    An engine is immutable and never holds an API key. Instead of an adapter, you can pass a name, as in
-    ``Engine("openai:gpt-5", tools=[...])``. To pass settings to the adapter itself, use `from_model`.
+    An engine is immutable and never holds an API key. `adapter` is one of these:
+
+    ===============================  ===================================================================================
+    ``"openai:gpt-5"``, ``"local"``  a name, of a provider that is built in or installed as a plugin. All options that
+                                     are not in the table below are passed to its adapter. HTTP adapters accept
+                                     `api_key`, `base_url`, `headers`, `timeout` and `client`
+    an adapter                       such as ``rxllm.OpenAIChat()``
+    an `Engine`                      The given settings replace the engine's, but `tools`, `operators`, `prepare` and
+                                     `observers` are added, as with `with_tools` and `with_operators`
+    ===============================  ===================================================================================
 
     =========================================  =========================================================================
     `adapter`, `model`, `tools`                the model to call, and the tools that it can call
+    `system`                                   the system prompt of every call, sent before the call's own `system` and
+                                               the thread's system messages, and is not added to the thread
     `params`                                   default options for every call
     `context`                                  data that tools receive as ``ToolContext.context``
     `operators`                                middleware: operators applied, in order, to every response
@@ -132,11 +143,14 @@ class Engine:
     >>> engine = Engine(Fake("Hi"), model="small").with_params(temperature=0.0)
     >>> engine.model, engine.params
     ('small', {'temperature': 0.0})
+    >>> Engine("openai:gpt-5", base_url="http://localhost:8080/v1", params={"seed": 1}).adapter
+    OpenAIChat('http://localhost:8080/v1')
 
     Lists are converted to tuples. A deep copy has its own HTTP clients. A pickle contains neither clients nor keys.
 
-    Raises ``EngineError("invalid_engine")`` if `params` contains an ``api_key``, or if `errors`, a tool, an operator, a
-    `prepare` function or an observer is invalid.
+    Raises ``EngineError("invalid_engine")`` if `params` contains an ``api_key``, or if `errors`, `system`, a tool, an
+    operator, a `prepare` function or an observer is invalid. Raises ``EngineError("unknown_provider")`` if there is no
+    such provider, and ``EngineError("unknown_option")`` for an unknown option.
     """
 
     adapter: Any = None
@@ -153,9 +167,31 @@ class Engine:
     tool_result_encoder: Callable[[Any], str] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     errors: Literal["events", "raise"] = "events"
+    system: str | None = None
 
     if TYPE_CHECKING:  # lists and plain functions are also accepted
 
+        @overload  # a name, with options of its adapter
+        def __init__(
+            self,
+            adapter: str,
+            model: str | None = None,
+            tools: Iterable[Tool | Callable[..., Any]] = (),
+            params: Mapping[str, Any] = ...,
+            context: Mapping[str, Any] = ...,
+            image_adapter: Any = None,
+            operators: Iterable[Operator] = (),
+            prepare: Iterable[Prepare] = (),
+            observers: Iterable[Callable[[Any], object]] = (),
+            retry: Retry = "default",
+            tool_executor: Callable[..., Any] | None = None,
+            tool_result_encoder: Callable[[Any], str] | None = None,
+            metadata: Mapping[str, Any] = ...,
+            errors: Literal["events", "raise"] = "events",
+            system: str | None = None,
+            **adapter_options: Any,
+        ) -> None: ...
+        @overload  # an adapter or an engine
         def __init__(
             self,
             adapter: Any = None,
@@ -172,7 +208,9 @@ class Engine:
             tool_result_encoder: Callable[[Any], str] | None = None,
             metadata: Mapping[str, Any] = ...,
             errors: Literal["events", "raise"] = "events",
+            system: str | None = None,
         ) -> None: ...
+        def __init__(self, adapter: Any = None, model: str | None = None, *more: Any, **options: Any) -> None: ...
 
     def __post_init__(self) -> None:
         if "api_key" in self.params:
@@ -181,12 +219,11 @@ class Engine:
                 "pass it to the call or the adapter, or call rxllm.keys.put(provider, key)"
             )
             raise EngineError("invalid_engine", message)
-        if isinstance(self.adapter, str):
-            object.__setattr__(self, "model", self.model or _model_of(self.adapter))
-            object.__setattr__(self, "adapter", _adapter_of(self.adapter, self.model, {}))
         if self.errors not in ("events", "raise"):
             raise _invalid(f"errors {must_be(repr('events') + ' or ' + repr('raise'), self.errors)}")
-        for name in ("tools", "operators", "prepare", "observers"):
+        if not isinstance(self.system, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise _invalid(f"system {must_be('a string (the system prompt)', self.system)}")
+        for name in _ADDED:
             object.__setattr__(self, name, _check_entries(name, getattr(self, name)))
 
     if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
@@ -243,7 +280,6 @@ class Engine:
         name: str,
         description: str = "",
         schema: dict[str, Any] | None = None,
-        system: str = "",
         **options: Unpack[ChatOptions],
     ) -> AgentTool:
         """Return this engine as a tool that runs its own chat.
@@ -255,10 +291,10 @@ class Engine:
         'Here it is: Roses are red.'
 
         The tool's result is the text of the agent's answer or, with a `response_format`, the parsed value. `options`
-        are options of ``rxllm.chat``, and `system` is the agent's system prompt. The agent's user message is the
-        ``prompt`` argument or, if there are other arguments, all arguments as JSON. An agent has no timeout, and it is
-        never run by a ``tool_executor``. It uses the outer chat's `approve` unless it has its own. Its tools receive
-        the outer chat's context, updated with the agent's own context.
+        are options of ``rxllm.chat``. If `system` is among them, the agent's thread begins with this prompt. The
+        agent's user message is the ``prompt`` argument or, if there are other arguments, all arguments as JSON. An
+        agent has no timeout, and it is never run by a ``tool_executor``. It uses the outer chat's `approve` unless it
+        has its own. Its tools receive the outer chat's context, updated with the agent's own context.
 
         The outer chat's stream emits the agent's events as ``Nested`` events. The agent's usage is included in the
         step's `agent_usage`. If the agent's chat fails, the outer model receives the error. If the agent's chat stops
@@ -271,34 +307,23 @@ class Engine:
         check("name", name, isinstance(name, str) and bool(name), "a non-empty string (the tool's name)")  # pyright: ignore[reportUnnecessaryIsInstance]
         check_instance("description", description, str, "a string")
         check_instance("schema", schema, dict | None, "a JSON schema, as a dict")
+        system = options.pop("system", None) or ""
         check_instance("system", system, str, "a string")
         engine = chats().engine_with(self, options)
         return AgentTool(name, description, schema or dict(PROMPT), engine=engine, system=system)
 
     @classmethod
-    def from_model(cls, name: str, **options: Any) -> Engine:
-        """Return the engine for ``"provider:model"`` or ``"local"``.
+    def from_model(cls, adapter: Any, **options: Any) -> Engine:
+        """Return ``Engine(adapter, **options)``.
 
-        The provider can be built in or installed as a plugin. `options` that are fields of an engine are passed to the
-        engine, and all others are passed to its adapter. HTTP adapters accept `api_key`, `base_url`, `headers`,
-        `timeout` and `client`.
-
-        >>> Engine.from_model("openai:gpt-5", base_url="http://localhost:8080/v1", params={"seed": 1}).adapter
-        OpenAIChat('http://localhost:8080/v1')
-
-        Raises ``EngineError("unknown_provider")`` or ``EngineError("unknown_option")``.
+        Raises ``EngineError("missing_adapter")`` or ``EngineError("missing_stream_adapter")`` if `adapter` is not a
+        name, an adapter or an engine. Otherwise, it raises the same errors as `Engine`.
         """
-        if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise EngineError("unknown_provider", f"a model must be given as 'provider:model', not {shown(name)}")
-        names = {spec.name for spec in fields(cls)} - {"adapter"}
-        own = {key: value for key, value in options.items() if key in names}
-        others = {key: value for key, value in options.items() if key not in names}
-        replacement = current_place.get().engine
-        if replacement is not None:
-            own.setdefault("model", _model_of(name) or replacement.model)
-            return replace(replacement, **own)
-        own.setdefault("model", _model_of(name))
-        return cls(_adapter_of(name, own["model"], others), **own)
+        if not isinstance(adapter, str | Engine):
+            from rxllm.adapters import as_adapter
+
+            as_adapter(adapter)
+        return cls(adapter, **options)
 
 
 def settings(engine: Engine) -> dict[str, Any]:
@@ -313,8 +338,54 @@ def settings(engine: Engine) -> dict[str, Any]:
     return {name: masked(value) for name, value in entries.items() if value != defaults.get(name)}
 
 
+_FIELDS = tuple(spec.name for spec in fields(Engine))
+_ADDED = ("tools", "operators", "prepare", "observers")
+_ADAPTER_OPTIONS = ("api_key", "base_url", "client", "headers", "timeout")
+
+
+def _takes_any_model(set_fields: Callable[..., None]) -> Callable[..., None]:
+    """Let an ``__init__`` that takes an adapter also take a name, with the adapter's options, or an engine."""
+
+    @wraps(set_fields)
+    def init(self: Engine, adapter: Any = None, model: str | None = None, *more: Any, **options: Any) -> None:
+        if not isinstance(adapter, str | Engine):
+            set_fields(self, adapter, model, *more, **options)
+            return
+        given = {**dict(zip(_FIELDS[2:], more, strict=False)), **options}
+        named = isinstance(adapter, str)
+        set_fields(self, **(_named(adapter, model, given) if named else _extended(adapter, model, given)))
+
+    own = signature(set_fields)
+    shown_parameters = [*own.parameters.values(), Parameter("adapter_options", Parameter.VAR_KEYWORD, annotation="Any")]
+    vars(init)["__signature__"] = own.replace(parameters=shown_parameters)
+    return init
+
+
+def _named(name: str, model: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the engine called `name` or, in a sandbox, of the sandbox's engine."""
+    own = {key: value for key, value in options.items() if key in _FIELDS}
+    model, replacement = model or _model_of(name), current_place.get().engine
+    if replacement is not None:
+        return {**_fields_of(replacement), "model": model or replacement.model, **own}
+    others = {key: value for key, value in options.items() if key not in _FIELDS}
+    return {"adapter": _adapter_of(name, model, others), "model": model, **own}
+
+
+def _extended(engine: Engine, model: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `engine`, with lists from `options` added to its own and all other options replaced."""
+    added = {name: _check_entries(name, options[name]) for name in _ADDED if name in options}
+    merged = {name: (*getattr(engine, name), *entries) for name, entries in added.items()}
+    if "tools" in added:
+        merged["tools"] = engine.with_tools(*added["tools"]).tools
+    return {**_fields_of(engine), "model": model or engine.model, **options, **merged}
+
+
+def _fields_of(engine: Engine) -> dict[str, Any]:
+    return {name: getattr(engine, name) for name in _FIELDS}
+
+
 if not TYPE_CHECKING:
-    Engine.__init__ = explains_options("Engine(...)")(Engine.__init__)
+    Engine.__init__ = _takes_any_model(explains_options("Engine(...)")(Engine.__init__))
 
 
 def _model_of(name: str) -> str | None:
@@ -322,10 +393,6 @@ def _model_of(name: str) -> str | None:
 
 
 def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
-    """Return the adapter called `name` or, in a sandbox, the sandbox's adapter."""
-    replacement = current_place.get().engine
-    if replacement is not None:
-        return replacement.adapter
     from rxllm.adapters import connect
 
     provider = name.partition(":")[0]
@@ -334,9 +401,12 @@ def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any
     except EngineError as error:
         if error.reason != "unknown_option":
             raise
-        names = ", ".join(spec.name for spec in fields(Engine) if spec.name != "adapter")
-        message = f"{error.message}; an engine accepts {names}; pass call options as params={{...}}"
-        raise EngineError("unknown_option", message, provider=provider) from None
+        refused = next((option for option in options if repr(option) in error.message), None)
+        has_remedy = any(words in error.message for words in ("did you mean", "; write ", "; pass "))
+        if refused is None or refused in _ADAPTER_OPTIONS or has_remedy:
+            raise
+        remedy = unknown_option("Engine(...)", refused, options[refused], _FIELDS, "Engine")
+        raise EngineError("unknown_option", f"{error.message}; {remedy}", provider=provider) from None
 
 
 def _check_entries(name: str, value: Any) -> tuple[Any, ...]:
@@ -383,7 +453,7 @@ def as_engine(value: Any) -> Engine:
     """Convert an engine, an adapter or a model name to an engine."""
     if isinstance(value, Engine):
         return value
-    return Engine.from_model(value) if isinstance(value, str) else Engine(value)
+    return Engine(value)
 
 
 async def aclose(engine: Any) -> None:

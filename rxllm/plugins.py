@@ -3,7 +3,7 @@
 ::
 
     [project.entry-points."rxllm.adapters"]
-    acme = "rxllm_acme:connect"        # connect(model) -> an adapter; used as "acme:large"
+    acme = "rxllm_acme:connect"        # connect(model, **options) -> an adapter; used as "acme:large"
 
     [project.entry-points."rxllm.operators"]
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
@@ -59,7 +59,8 @@ def load(group: Group, name: str) -> Any:
 def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """Return the adapter for `model` from the plugin named `provider`.
 
-    Without `options`, the adapter is created once and then reused. Raises the same errors as `load`, and any
+    The plugin's function is called with `model` and the `options` that ``Engine("acme:large", ...)`` does not know
+    itself. Without `options`, the adapter is created once and then reused. Raises the same errors as `load`, and any
     ``LLMError`` from the plugin. Raises ``EngineError("unknown_option")`` if the plugin does not accept the options.
     Raises ``EngineError("missing_dependency")`` if an import fails. Raises ``EngineError("invalid_engine")`` if the
     plugin does not return an adapter.
@@ -69,13 +70,14 @@ def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxy
     fault = call_fault(make, model)
     if fault is not None:  # usually because the plugin is a class
         remedy = (
-            "Its package must register a function that takes the model's name, such as connect(model); until it does, "
-            "write Engine(adapter, model=...)"
+            "Its package must register a function that takes the model's name, such as connect(model, **options); "
+            "until it does, write Engine(adapter, model=...)"
         )
         raise _failure(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
     if options and (refusal := call_fault(make, model, **options)) is not None:
-        message = f"{_describe(point)} does not accept the options {', '.join(sorted(options))}: {refusal}"
-        raise EngineError("unknown_option", message, provider=provider)
+        fault = f"{_describe(point)} does not accept the options {', '.join(sorted(options))}: {refusal}"
+        remedy = "to accept them, its package must define connect(model, **options), and pass them to its adapter"
+        raise EngineError("unknown_option", f"{fault}; {remedy}", provider=provider)
     try:
         adapter = make(model, **options) if options else _make_once(make, model)
         if isinstance(adapter, type) or not (isasyncgenfunction(adapter) or callable(getattr(adapter, "stream", None))):

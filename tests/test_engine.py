@@ -121,6 +121,34 @@ def test_a_name_is_a_provider_and_a_model() -> None:
     assert Engine.from_model("openai:ft:mine").model == "ft:mine"
 
 
+@pytest.mark.parametrize("make", [Engine, Engine.from_model])
+def test_an_engine_of_an_engine_has_its_settings_and_those_that_are_given(make: Any) -> None:
+    a, b = tool(name="a"), tool(name="b")
+    functions = [lambda request: request for _ in range(4)]
+    options = {"tools": [a], "params": {"seed": 1}, "prepare": functions[:1], "observers": [print], "errors": "raise"}
+    first = Engine(Fake("Hi"), "small", operators=[_one], **options)
+    assert make(first) == first
+    added = make(first, tools=[b], operators=[_two], prepare=functions[1:2], observers=[repr])
+    assert (added.tools, added.operators, added.observers) == ((a, b), (_one, _two), (print, repr))
+    assert added.prepare == tuple(functions[:2])
+    assert (added.adapter, added.model, added.errors) == (first.adapter, "small", "raise")
+    changed = make(first, model="large", params={"temperature": 0.0}, errors="events")
+    assert (changed.model, changed.params, changed.errors) == ("large", {"temperature": 0.0}, "events")
+    assert changed.tools == (a,)
+    with pytest.raises(EngineError, match="tools already include a"):
+        make(first, tools=[a])
+    assert rxllm.generate(make(first), "Hello").run().output_text == "Hi"
+
+
+def test_an_engine_takes_its_name_an_adapter_or_an_engine_in_one_place() -> None:
+    fake = Fake("Hi")
+    for engine in (Engine(fake, errors="raise"), Engine.from_model(fake, errors="raise"), Engine(Engine(fake, "m"))):
+        assert engine.adapter is fake
+    named = Engine("openai:gpt-5", base_url="http://localhost/v1", timeout=5.0, params={"seed": 1})
+    assert (repr(named.adapter), named.model) == ("OpenAIChat('http://localhost/v1')", "gpt-5")
+    assert named.params == {"seed": 1}
+
+
 def test_an_unknown_provider_names_those_there_are() -> None:
     with pytest.raises(EngineError) as caught:
         Engine.from_model("nobody:m")

@@ -60,11 +60,11 @@ def test_one_that_is_none_is_not_guessed(name: str) -> None:
         Engine.from_model(name)
 
 
-@pytest.mark.parametrize("given", [3, None, Fake("Hi")])
-def test_what_is_no_name_of_a_model(given: Any) -> None:
-    with pytest.raises(EngineError, match="must be given as 'provider:model', not") as caught:
+@pytest.mark.parametrize(("given", "reason"), [(3, "missing_stream_adapter"), (None, "missing_adapter")])
+def test_what_is_no_model(given: Any, reason: str) -> None:
+    with pytest.raises(EngineError) as caught:
         Engine.from_model(given)
-    assert caught.value.reason == "unknown_provider"
+    assert caught.value.reason == reason
 
 
 def test_an_option_that_is_nearly_one() -> None:
@@ -83,7 +83,7 @@ def test_an_option_that_is_nearly_one() -> None:
         ("max_iterations", "did you mean 'max_turns'?"),
         ("functions", "did you mean 'tools'?"),
         ("max_completion_tokens", "did you mean 'max_tokens'?"),
-        ("system", "rxllm.system("),
+        ("instructions", "did you mean 'system'?"),
         ("messages", "the second argument"),
         ("stream", "stream_generate"),
         ("top_k", "options={'top_k': 1}"),

@@ -195,6 +195,17 @@ def test_a_plugin_may_take_options_of_from_model(install: Install) -> None:
     assert "the rxllm.adapters plugin 'acme' (rxllm_acme:connect)" in caught.value.message
 
 
+def test_a_plugin_that_takes_no_options_says_what_to_add(install: Install) -> None:
+    install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:connect"), module=CONNECT)
+    with pytest.raises(
+        EngineError, match=r"must define connect\(model, \*\*options\), and pass them to its ad"
+    ) as caught:
+        Engine("acme:large", base_url="http://localhost", api_key="secret")
+    assert caught.value.reason == "unknown_option"
+    assert caught.value.message.endswith("to its adapter")
+    assert "secret" not in caught.value.message
+
+
 def test_an_installed_adapter_is_a_provider(install: Install) -> None:
     install("rxllm-acme", "1.0", adapter("acme", "rxllm_acme:connect"), module=CONNECT)
     assert "acme" in rxllm.adapters.providers()
@@ -255,7 +266,7 @@ def test_a_class_or_function_that_takes_no_model_says_what_its_package_should_na
     assert caught.value.reason == "invalid_engine"
     assert "from rxllm-acme 2.1" in caught.value.message
     assert "cannot be called with the model's name" in caught.value.message
-    assert "such as connect(model)" in caught.value.message
+    assert "such as connect(model, **options)" in caught.value.message
     assert "--upgrade" not in caught.value.message
 
 

@@ -34,7 +34,7 @@ async def history(request):
     return JSONResponse({"id": id, "messages": shown, "pending": pending, "approvals": approvals})
 
 
-engine = rxllm.Engine.from_model(os.environ.get("RXLLM_MODEL", "local")).with_tools(order)
+engine = rxllm.Engine(os.environ.get("RXLLM_MODEL", "local")).with_tools(order)
 allow = lambda request, id: request.cookies.get("chat") == id  # noqa: E731
 chat = web.chat(engine, runs.sessions, runs=runs, background=True, allow=allow)
 app = Starlette(routes=[Route("/", page), Route("/history", history), Route("/api/chat{rest:path}", chat)])

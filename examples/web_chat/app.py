@@ -194,5 +194,5 @@ def web_app(models: Mapping[str, rxllm.Engine]) -> Starlette:
 app = web_app(MODELS)
 
 if __name__ == "__main__":
-    named = {name: rxllm.Engine.from_model(name).with_tools(order, AGENT) for name in sys.argv[1:]}
+    named = {name: rxllm.Engine(name).with_tools(order, AGENT) for name in sys.argv[1:]}
     uvicorn.run(web_app(named or MODELS), port=8000, timeout_graceful_shutdown=1)

@@ -69,7 +69,7 @@ def expert(request: rxllm.Request) -> list[Any]:
     return slow("text", "Take ", "sunglasses.") if request.messages[-1].role == "tool" else calls
 
 
-LOCAL = rxllm.Engine.from_model("local", params={"temperature": 0.0, "max_tokens": 300})
+LOCAL = rxllm.Engine("local", params={"temperature": 0.0, "max_tokens": 300})
 AGENT = rxllm.Engine(rxllm.Fake(expert)).with_tools(weather).as_tool(name="expert", description="Ask for the weather.")
 MODELS = {
     "local": LOCAL,

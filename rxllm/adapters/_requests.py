@@ -57,6 +57,7 @@ from rxllm.values import (
     ToolCall,
     ToolCallPart,
     ValidationError,
+    as_response_format,
 )
 from rxllm.values.argument_checks import must_be
 from rxllm.values.json_text import UNREADABLE, decode_json, json_text, read_arguments
@@ -316,10 +317,12 @@ def response_format(request: Request) -> dict[str, Any] | None:
     ===========================================  ===================================================================
     None, ``"text"``, ``{"type": "text"}``       None
     ``{"type": "json_object"}``                  ``{"type": "json_object"}``
-    ``{"type": "json_schema", "schema": ...}``   ``{"type": "json_schema", "name": ..., "schema": ...}``; `name` is
+    ``json_schema(...)``, a type, OpenAI's form  ``{"type": "json_schema", "name": ..., "schema": ...}``; `name` is
                                                  ``"answer"`` if it is missing; `strict` and `description` are
                                                  copied if they are set
     ===========================================  ===================================================================
+
+    A call has already converted a type; a request that is only built has not.
 
     Raises ``ValidationError("invalid_request")`` for anything else. To use a format that only one provider supports,
     put it into ``Request.options``.
@@ -327,7 +330,7 @@ def response_format(request: Request) -> dict[str, Any] | None:
     >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))
     {'name': 'answer', 'type': 'json_schema', 'strict': True, 'schema': {}}
     """
-    match request.response_format:
+    match as_response_format(request.response_format):
         case None | "text" | {"type": "text"}:
             return None
         case {"type": "json_object"}:
@@ -335,7 +338,7 @@ def response_format(request: Request) -> dict[str, Any] | None:
         case {"type": "json_schema", "schema": Mapping()} as form:
             return {"name": "answer", **{name: form[name] for name in _SCHEMA_FIELDS if name in form}}
         case other:
-            raise invalid_field("response_format", other, "'text', {'type': 'json_object'} or json_schema(...)")
+            raise invalid_field("response_format", other, "a type, 'text', {'type': 'json_object'} or json_schema(...)")
 
 
 def invalid_field(name: str, value: object, expected: str) -> ValidationError:

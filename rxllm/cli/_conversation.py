@@ -163,7 +163,7 @@ class _Conversation:
     def __init__(self, options: Namespace) -> None:
         self._schema = options.json
         params = {"response_format": self._schema, "temperature": options.temperature}
-        self._engine = Engine.from_model(options.model, params=params, tools=options.tools)
+        self._engine = Engine(options.model, params=params, tools=options.tools)
         self._new = Session(thread=Thread() + rxllm.system(options.system) if options.system else Thread())
         self._session = self._new
         self._prints_json = self._schema is not None and not options.events

@@ -141,7 +141,7 @@ def list_providers(options: Namespace) -> int:
 
 def _row(name: str) -> tuple[str, str, str, str]:
     try:
-        adapter: Any = Engine.from_model(name if name == "local" else f"{name}:model").adapter
+        adapter: Any = Engine(name if name == "local" else f"{name}:model").adapter
     except LLMError as error:  # the plugin cannot be loaded
         return name, "-", "-", plain(error.message)[:100]
     provider, needs_key = getattr(adapter, "provider", name), getattr(adapter, "needs_key", False)

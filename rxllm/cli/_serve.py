@@ -63,7 +63,7 @@ def serve(options: Namespace) -> int:
 
 def _check_key(name: str) -> None:
     """Raise an error right away if there is no API key for the model's provider."""
-    adapter = rxllm.Engine.from_model(name).adapter
+    adapter = rxllm.Engine(name).adapter
     if isinstance(adapter, HTTPAdapter):
         adapter.key(Call())
 

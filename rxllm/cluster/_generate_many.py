@@ -197,7 +197,8 @@ def _own_engine(engine: Engine, lanes: Lanes, usd: float | None) -> Engine:
     params = {name: value for name, value in engine.params.items() if name not in names}
     limits = tuple(filter(_is_shared, engine.operators))
     operators = (*limits, lanes.place) if limits or usd else ()  # if there are no limits, requests wait in the lanes
-    return replace(engine, adapter=workers, params=params, operators=operators, prepare=(), observers=(), retry=retry)
+    on_worker: dict[str, Any] = {"prepare": (), "observers": (), "system": None}
+    return replace(engine, adapter=workers, params=params, operators=operators, retry=retry, **on_worker)
 
 
 def _setup(engine: Engine, opts: Mapping[str, Any], pack: Callable[[Any], bytes]) -> bytes:

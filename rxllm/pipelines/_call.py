@@ -3,6 +3,7 @@
 ================  ==========================================================  ========================================
 stage             purpose                                                     when it is present
 ================  ==========================================================  ========================================
+system            put the system prompts before the thread                    ``system=`` is set
 prepare           change the request, or refuse it                            ``Engine(prepare=)`` is set
 source            call ``adapter.stream(request, call)`` for each attempt     always
 timeouts          fail an attempt if the model is silent for too long         ``timeout`` is set
@@ -83,7 +84,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
                     events = stage(events)
             return Stream.of(events)
 
-        functions, completed = setup.engine.prepare, setup.complete(request)
+        functions, completed = setup.engine.prepare, setup.with_system(setup.complete(request))
         with within(below):
             return scoped(prepare_request(functions, completed, answer) if functions else answer(completed), below)
 
@@ -193,7 +194,7 @@ def _engine_call(
 def _ask_other(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, engine: Any, model: str | None = None
 ) -> Stream[Event]:
-    other = other_engine(engine, model, setup.engine)
+    other = other_engine(engine, model, setup)
     options = {**other_options(setup.own_options), "request_id": call.request_id}
     other_setup = Setup.of(other, ChatOptions, options)
     request = other_request(replace(request, messages=sent.messages), sent, setup.own_options, other)

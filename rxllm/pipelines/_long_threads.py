@@ -67,11 +67,11 @@ def count_tokens(
     >>> count_tokens(Fake("2, 3, 5."), "Name three primes.").run()
     TokenCount(tokens=9, estimated=True)
 
-    The engine's tools and options are included. Anthropic, Gemini, Vertex AI, OpenAI's Responses API and the local
-    model count the tokens themselves. Counting takes one request, with the same key, retries and errors as any other
-    request. For other models and servers, the number is an estimate, and ``estimated`` is True. The estimate is 1 token
-    per 4 bytes of text, plus 4 per message. An image or non-text file adds 1,000, and an image with ``detail="low"``
-    adds 100.
+    The engine's tools, options and system prompt are included. Anthropic, Gemini, Vertex AI, OpenAI's Responses API and
+    the local model count the tokens themselves. Counting takes one request, with the same key, retries and errors as
+    any other request. For other models and servers, the number is an estimate, and ``estimated`` is True. The estimate
+    is 1 token per 4 bytes of text, plus 4 per message. An image or non-text file adds 1,000, and an image with
+    ``detail="low"`` adds 100.
 
     The engine's `prepare` functions are not called. Your own adapter can also count tokens if it has a method
     ``count_tokens(request, call)`` that returns an Observable of one `TokenCount`.
@@ -82,7 +82,7 @@ def count_tokens(
 
 
 def _count(setup: Setup, request: Request) -> Observable[TokenCount]:
-    request = setup.complete(request)
+    request = setup.with_system(setup.complete(request))
     validate.request(request)
     count = getattr(setup.engine.adapter, "count_tokens", None)
     if count is None:

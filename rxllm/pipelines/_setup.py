@@ -6,6 +6,7 @@ If another engine answers, as in ``fallback``, its settings are taken from sever
 settings                                  source
 ========================================  ==================================================================
 messages, tools, tool choice, format      the original call, because its caller reads the answer
+system prompt                             the original engine and call; if neither has one, the other engine
 temperature, max_tokens, stop, seed,      the original request or call; if neither sets an option, the other
 reasoning_effort, metadata, retry,        engine
 timeout
@@ -38,6 +39,7 @@ from rxllm.telemetry import Telemetry, Tracer
 from rxllm.values import (
     Call,
     EngineError,
+    Message,
     ModelInfo,
     Request,
     Tool,
@@ -47,6 +49,7 @@ from rxllm.values import (
     as_response_format,
     as_tools,
     reader,
+    system,
 )
 from rxllm.values.argument_checks import check, invalid_option, must_be
 from rxllm.values.secret_names import masked
@@ -111,6 +114,22 @@ class Setup(msgspec.Struct, frozen=True):
             metadata=merged("metadata"),
             **plain,
         )
+
+    def with_system(self, request: Request) -> Request:
+        """Return `request` with the system prompts of the engine and the call before its messages.
+
+        Nothing is added if its messages already begin with these prompts.
+        """
+        prompts = self.system_messages()
+        if request.messages[: len(prompts)] == prompts:
+            return request
+        return replace(request, messages=(*prompts, *request.messages))
+
+    def system_messages(self) -> tuple[Message, ...]:
+        return tuple(system(text) for text in (self.engine.system, self.options.get("system")) if text)
+
+    def has_system(self) -> bool:
+        return self.engine.system is not None or "system" in self.options
 
     def tools(self, requested: tuple[Tool, ...] = ()) -> tuple[Tool, ...]:
         """Return all tools: from the engine, then from its params, from the request, and from the call's options.
@@ -278,6 +297,7 @@ _LEFT_OUT = (
     "api_key",
     "headers",
     "options",
+    "system",
     "tools",
     "tool_choice",
     "response_format",
@@ -291,14 +311,16 @@ passes the other engine's events to it.
 """
 
 
-def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
-    other = as_engine(engine)
+def other_engine(engine: Any, model: str | None, setup: Setup) -> Engine:
+    other, caller = as_engine(engine), setup.engine
     added = [observer for observer in other.observers if observer not in caller.observers]
+    left_out = ("tools", "system") if setup.has_system() else ("tools",)
     return replace(
         other,
         model=model or other.model,
         tools=(),
-        params={name: value for name, value in other.params.items() if name != "tools"},
+        system="" if setup.has_system() else other.system,  # the caller's prompts are among the messages
+        params={name: value for name, value in other.params.items() if name not in left_out},
         observers=(*caller.observers, *added),
     )
 

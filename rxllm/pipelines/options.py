@@ -63,6 +63,9 @@ class PlainOptions(TypedDict, total=False):
 
     model: str | None
     """The provider's name for the model. Default: the engine's."""
+    system: str | None
+    """A system prompt for this call. It is sent after the engine's `system`, and before the system messages of the
+    thread. It is not added to the thread, so pass it to each call, or to the engine. Default: none."""
     tools: Sequence[Tool | Callable[..., Any]] | None
     """Tools that the model can call, in addition to the engine's. ``rxllm.tool`` turns functions into tools. A tool
     replaces the engine's tool with the same name, and needs approval if the engine's tool does. Default: none."""
@@ -387,6 +390,7 @@ _TIMEOUT: _Rule = ("None, or " + _SECONDS, lambda value: value is None or is_pos
 
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("model", "reasoning_effort", "session_id", "request_id"), _STRING),
+    "system": ("a string (the system prompt)", lambda value: isinstance(value, str)),
     "api_key": ("a string, or a function that returns one", lambda value: isinstance(value, str) or callable(value)),
     "headers": ("a mapping whose names and values are strings", _is_headers),
     "tools": ("a sequence of tools or functions", _is_tools),

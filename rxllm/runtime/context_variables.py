@@ -15,7 +15,7 @@ field of `Place`             written by                                  read by
                              add the loop that they block                deadlocks
 ``starts``                   ``subscribing``                             ``start_on``
 ``portal``, ``threads``      simulations                                 ``portal()``, ``daemon_threads()``
-``engine``                   ``rxllm.testing.sandbox``                   ``Engine.from_model``
+``engine``                   ``rxllm.testing.sandbox``                   ``Engine``
 ===========================  ==========================================  ===============================================
 
 ===========================  ==========================================  ===============================================

@@ -147,7 +147,6 @@ ANY = "*"
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered", "usd")
 """Options of ``generate_many``. They are also suggested when an option of another call is misspelled."""
 
-_SYSTEM = "pass the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"
 
 ADVICE: dict[str, dict[str, str]] = {
@@ -313,9 +312,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "write `retry={'max_attempts': {count}}`, or `retry=False`; max_attempts includes the first attempt"
         ),
         "top_k top_a": _PASS_ON,  # rxllm's `top_p` is a different option
-        "system system_prompt system_message system_instruction instructions": (
-            f"{_SYSTEM}; for an agent, write `engine.as_tool(name=..., system=...)`"
-        ),
+        "system_prompt system_message system_instruction instructions": "system",
         "messages prompt prompts input inputs contents history message_history chat_history": (
             "pass the prompt or the conversation as the second argument, after the engine"
         ),
@@ -407,7 +404,7 @@ ADVICE: dict[str, dict[str, str]] = {
         ),
         "api_key base_url client": 'pass it to the adapter: `Engine.from_model("openai:gpt-5", {name}=...)`',
         "budget": "write it as an operator: `operators=[rxllm.operators.budget({value})]`",
-        "system system_prompt instructions": _SYSTEM,
+        "system_prompt system_message system_instruction instructions": "system",
         "agents handoffs": "write `Engine(..., tools=[engine.as_tool(name=...)])`",
         "options": "pass call options in `params={'options': ...}`",
         ANY: "if it is a call option, write `params={'{name}': {value}}`",

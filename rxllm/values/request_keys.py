@@ -39,7 +39,8 @@ def request_key(request: Request, provider: str = "") -> str:
     * metadata, whether it belongs to the request, a message, a part or a tool call;
     * a tool's code, and the options that control how it runs;
     * API keys, headers and the server's address;
-    * changes that the engine's `prepare` functions and operators make later.
+    * the prompts that are passed as ``system=`` to an engine or a call, and changes that the engine's `prepare`
+      functions and operators make later.
 
     Raises ``ValidationError("not_serializable")`` if part of the request has no JSON form.
     """

@@ -28,7 +28,7 @@ class Request(Value):
     * `top_p`: above 0, at most 1.
     * `max_tokens`: the maximum length of the answer.
     * `stop`: a string counts as one stop sequence.
-    * `response_format`: ``"text"``, ``{"type": "json_object"}`` or the result of `json_schema`.
+    * `response_format`: a type, ``"text"``, ``{"type": "json_object"}`` or the result of `json_schema`.
     * `options`: merged into the provider's request body unchanged.
     """
 

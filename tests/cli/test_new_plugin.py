@@ -70,8 +70,10 @@ def test_it_installs_and_its_tests_pass_in_a_fresh_directory(tmp_path: Path) -> 
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
     tested = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", cwd=folder, env=environment)
     assert tested.returncode == 0, tested.stdout + tested.stderr
-    used = "import rxllm; print(rxllm.Engine.from_model('acme-ai:m').adapter, rxllm.operators.plugins.citations())"
+    used = "import rxllm; print(rxllm.Engine('acme-ai:m').adapter, rxllm.operators.plugins.citations())"
     assert python("-c", used, cwd=tmp_path, env=environment).stdout.startswith("AcmeAi('https://api.acme-ai.example')")
+    used = "import rxllm; print(rxllm.Engine('acme-ai:m', base_url='http://localhost', api_key='key').adapter)"
+    assert python("-c", used, cwd=tmp_path, env=environment).stdout.strip() == "AcmeAi('http://localhost')"
     linted = python("-m", "ruff", "check", "-q", str(folder))
     assert linted.returncode == 0, linted.stdout
 

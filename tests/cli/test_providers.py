@@ -31,6 +31,6 @@ def test_a_plugin_that_does_not_load_is_a_row_that_says_so(capsys, monkeypatch) 
         raise rxllm.EngineError("missing_dependency", "the plugin\nis broken")
 
     monkeypatch.setattr("rxllm.cli._main.rxllm.adapters.providers", lambda: ["acme"])
-    monkeypatch.setattr("rxllm.cli._main.Engine.from_model", fail)
+    monkeypatch.setattr("rxllm.cli._main.Engine", fail)
     assert main(["providers"]) == 0
     assert "the plugin is broken" in capsys.readouterr().out

@@ -178,15 +178,17 @@ def test_settings_and_options_travel(client: Any) -> None:
 
     def describe(request: Any) -> str:
         names = [tool.name for tool in request.tools]
-        return f"{request.model} {request.temperature} {request.seed} {names} {request.metadata}"
+        prompts = [message.text for message in request.messages]
+        return f"{request.model} {request.temperature} {request.seed} {names} {request.metadata} {prompts}"
 
     def prepare(request: Any) -> Any:
         return rxllm.request(request, metadata={"prepared": factor})
 
     engine = Engine(Fake(describe), model="m", params={"temperature": 0.5}, tools=[times], prepare=[prepare])
+    engine = Engine(engine, system="a")
     engine = engine.with_operators(ops.map_text(str.upper))
-    (answer,) = generate_many(engine, ["Hi"], client=client, seed=7).run()
-    assert answer.output_text == "M 0.5 7 ['TIMES'] {'PREPARED': 2}"
+    (answer,) = generate_many(engine, ["Hi"], client=client, seed=7, system="b").run()
+    assert answer.output_text == "M 0.5 7 ['TIMES'] {'PREPARED': 2} ['A', 'B', 'HI']"
 
 
 async def scripted(request: Any, call: Any) -> Any:

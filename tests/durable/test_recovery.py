@@ -176,6 +176,47 @@ def test_a_factory_that_builds_another_chat_is_an_error(tmp_path: Path, monkeypa
     in_loop(main)
 
 
+def system_of_engine(prompt: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {"system": prompt}, {}
+
+
+def system_of_call(prompt: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {}, {"system": prompt}
+
+
+def prepared_system(prompt: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    added = rxllm.system(prompt)
+    return {"prepare": [lambda request: replace(request, messages=(added, *request.messages))]}, {}
+
+
+@pytest.mark.parametrize("place", [system_of_engine, system_of_call, prepared_system])
+def test_a_run_continues_with_the_same_system_prompt_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any
+) -> None:
+    """The prompt is no part of the thread, but of the recorded request, in whichever way it got there."""
+    monkeypatch.setattr(journal, "QUIET_SECONDS", 0.2)
+
+    def build(prompt: str, *end: Any) -> Any:
+        settings, option = place(prompt)
+        model = Fake(lambda request: CALL if calls(request) else [request.messages[0].text, *end])
+        return lambda input: rxllm.stream(rxllm.Engine(model, tools=[add], **settings), input, **option)
+
+    async def main() -> None:
+        for version in ("old", "new"):
+            path = tmp_path / f"{version}.db"
+            id = await stopped_in_the_second_step(path, build("old", ("delay", 60)))
+            async with open_runs(path, {"chat": build(version)}) as runs:
+                await take_over(runs, id)
+                if version == "new":
+                    assert await failure(runs, id) == "diverged"
+                else:
+                    result = await runs.result(id)
+                    assert isinstance(result, ChatResult)
+                    assert [message.text for message in result.thread] == ["Hi", "", "2", "old"]
+
+    in_loop(main)
+
+
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("at", ["begin", "finish"])
 def test_after_a_changed_prompt_neither_a_model_is_asked_nor_a_tool_runs(

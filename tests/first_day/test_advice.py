@@ -45,7 +45,7 @@ MODULES: dict[str, Any] = {"rxllm": rxllm, "rxllm.operators": operators}
 
 TAKERS: dict[str, Callable[..., Any]] = {
     "call": partial(rxllm.chat, FAKE, "Hi"),
-    "Engine(...)": Engine,
+    "Engine(...)": partial(Engine, FAKE),
     "HTTPBase(...)": rxllm.OpenAIChat,
     "Fake(...)": Fake,
     "Budget(...)": rxllm.Budget,
@@ -235,9 +235,10 @@ def check_arguments(function: Any, call: ast.Call) -> None:
 
 def options_of(function: Any) -> set[str]:
     """Return the names of the arguments that `function` takes by keyword."""
+    is_beside_adapter = isinstance(function, partial) and function.func is Engine
     function = function.func if isinstance(function, partial) else function
     parameters = [*inspect.signature(function).parameters.values()]
-    if parameters[-1:] and parameters[-1].kind is parameters[-1].VAR_KEYWORD:
+    if parameters[-1:] and parameters[-1].kind is parameters[-1].VAR_KEYWORD and not is_beside_adapter:
         forms = get_overloads(function) or [rxllm.chat, rxllm.OpenAIChat]  # others pass them on to these
         parameters += [parameter for form in forms for parameter in inspect.signature(form).parameters.values()]
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)

@@ -180,12 +180,14 @@ def test_options_that_nobody_takes_are_answered_with_those_there_are() -> None:
     with pytest.raises(EngineError, match="no option 'temperature'") as caught:
         Engine.from_model("openai:gpt-5", temperature=0.0)
     assert caught.value.reason == "unknown_option"
-    for words in ("api_key, base_url, client, headers, timeout", "tools, params", "params={...}"):
+    for words in ("api_key, base_url, client, headers, timeout", "write params={'temperature': 0.0}"):
         assert words in caught.value.message
     with pytest.raises(EngineError, match="did you mean 'base_url'"):
         Engine.from_model("groq:m", baseurl="http://localhost")
-    with pytest.raises(EngineError, match="n_ctx"):
-        Engine.from_model("local", api_key="key")
+    with pytest.raises(EngineError, match=r"n_ctx, client, headers, timeout$"):
+        Engine("local", api_key="key")
+    with pytest.raises(EngineError, match=r"no option 'budget'.*operators=.rxllm.operators.budget"):
+        Engine("openai:gpt-5", budget=5)
 
 
 def test_in_a_sandbox_no_named_engine_calls_its_provider() -> None:

@@ -68,14 +68,15 @@ def test_the_local_model_has_a_name_and_no_address() -> None:
 
 
 def test_an_engine_says_where_things_belong() -> None:
-    assert fault(Engine, "openai:gpt-5", temperature=0) == (
+    assert fault(Engine, OpenAIChat(), temperature=0) == (
         "Engine has no option 'temperature'; if it is a call option, write params={'temperature': 0}"
     )
     for name in ("base_url", "api_key", "headers", "timeout", "client"):
-        message = fault(Engine, "openai:gpt-5", **{name: "secret"})
-        assert f'Engine.from_model("openai:gpt-5", {name}=...)' in message
-        assert "secret" not in message
-    assert "[rxllm.system(...), rxllm.user(...)]" in fault(Engine, Fake("x"), system="Be brief.")
+        for adapter in (OpenAIChat(), Engine("openai:gpt-5")):
+            message = fault(Engine, adapter, **{name: "secret"})
+            assert f'Engine.from_model("openai:gpt-5", {name}=...)' in message
+            assert "secret" not in message
+    assert "(did you mean 'system'?)" in fault(Engine, Fake("x"), instructions="Be brief.")
     assert "(did you mean 'tools'?)" in fault(Engine, Fake("x"), tool=[])
     assert "params={'options': ...}" in fault(Engine, Fake("x"), options={"a": 1})
     assert "has no option 'temprature'" in fault(replace, Engine(Fake("x")), temprature=0)

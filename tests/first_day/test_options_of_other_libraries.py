@@ -82,9 +82,9 @@ def test_what_belongs_to_many_requests_or_to_the_engine_is_said() -> None:
             rxllm.generate_many(Fake("Hello"), ["Hi"], **{name: 3})  # type: ignore[arg-type]
 
 
-def test_a_system_prompt_is_a_message() -> None:
-    for name in ("system", "system_prompt", "instructions"):
-        assert "[rxllm.system(...), rxllm.user(...)]" in refusal(name)
+def test_a_system_prompt_is_an_option_or_a_message() -> None:
+    for name in ("system_prompt", "instructions"):
+        assert "(did you mean 'system'?)" in refusal(name)
     fake = Fake("Hello")
     rxllm.generate(fake, [system("Be brief."), user("Hi")]).run()
     assert [message.role for message in fake.requests[0].messages] == ["system", "user"]
@@ -232,9 +232,7 @@ def test_an_agent_is_a_tool() -> None:
     assert "make an agent with engine.as_tool(" in refused(
         lambda: rxllm.chat(Fake("x"), "Hi", tools=[Engine(Fake("x"))])
     )
-    assert "engine.as_tool(name=..., system=...)" in refused(
-        lambda: Engine().as_tool(name="a", instructions="Be brief.")
-    )
+    assert "(did you mean 'system'?)" in refused(lambda: Engine().as_tool(name="a", instructions="Be brief."))
     agent = Engine(Fake("Roses.")).as_tool(name="poet", description="Writes.", system="Be brief.")
     model = Fake(ToolCall("c1", "poet", {"prompt": "Hi"}), "Hello")
     assert rxllm.chat(model, "Hi", tools=[agent]).run().output_text == "Hello"

@@ -365,6 +365,8 @@ engine = rxllm.Engine(
 )
 assert_type(engine.tools, tuple[Tool, ...])
 rxllm.Engine(fake, operators=middle)
+rxllm.Engine(engine, model="large", tools=[Tool("find")])
+rxllm.Engine("openai:gpt-5", base_url="http://localhost/v1", timeout=5.0, params={"seed": 1})
 
 # Messages of parts
 

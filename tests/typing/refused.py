@@ -54,8 +54,9 @@ rxllm.images.Nothing  # pyright: ignore
 events.output_text  # pyright: ignore
 rxllm.generate(fake, "Hi").output_text  # pyright: ignore
 rxllm.generate(fake, "Hi").run().text  # pyright: ignore
-rxllm.Engine(fake, operators=[ops.text()])  # pyright: ignore[reportArgumentType]
-rxllm.Engine(fake, tools=["add"])  # pyright: ignore[reportArgumentType]
+rxllm.Engine(fake, operators=[ops.text()])  # pyright: ignore
+rxllm.Engine(fake, tools=["add"])  # pyright: ignore
+rxllm.Engine(fake, base_url="http://localhost/v1")  # pyright: ignore
 
 # A decorated function keeps its parameters
 

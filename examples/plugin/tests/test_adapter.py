@@ -250,3 +250,9 @@ def test_a_frame_that_breaks_the_decoder_ends_the_stream_after_the_earlier_text(
     assert response.output_text == "Hi"
     assert isinstance(response.error, StreamError)
     assert response.error.reason == "malformed_event"
+
+
+def test_options_of_the_engine_reach_the_adapter() -> None:
+    assert connect("m", base_url="http://localhost:8080").base_url == "http://localhost:8080"
+    with pytest.raises(EngineError, match="no option 'region'"):
+        connect("m", region="eu")

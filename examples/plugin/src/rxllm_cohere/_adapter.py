@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from rxllm import AdapterError, Message, Request, Tool
 from rxllm.adapters import HTTPAdapter, http_error, missing_model
-from rxllm.values import Call, ImagePart, TextPart, ThinkingPart
+from rxllm.values import Call, ImagePart, TextPart, ThinkingPart, as_response_format
 
 from rxllm_cohere._decoder import PLAN, PROVIDER, THOUGHT, CohereDecoder
 
@@ -50,7 +50,7 @@ def _body(request: Request) -> dict[str, Any]:
         "stop_sequences": list(request.stop),
         "seed": request.seed,
         "thinking": _thinking(request.reasoning_effort),
-        "response_format": _response_format(request.response_format),
+        "response_format": _response_format(as_response_format(request.response_format)),
         **request.options,
     }
     return {name: value for name, value in body.items() if value not in (None, [])}
