@@ -164,8 +164,8 @@ def generate_many(
 
     `journal` is the path of a file. Each answer is appended to this file before the answer is emitted. A second run
     with the same file emits the stored answers, and sends only the remaining requests. Failed requests are not stored.
-    A request is recognized by its id or, if there are no ids, by its `request_key`, which covers all options. The file
-    is synced to disk at the end and, while answers arrive, at most once a second.
+    A request is recognized by its id or, if there are no ids, by its `request_key`, which covers all options except
+    `system`. The file is synced to disk at the end and, while answers arrive, at most once a second.
 
     ``on_progress(progress)`` is called with a `Progress` whenever a request ends. For a progress bar, pass
     ``rxllm.display.progress_bar()``.
