@@ -61,11 +61,36 @@ def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") 
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
-def no_field(value: object, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the ``AttributeError`` to raise when `value` has no attribute `name`."""
-    cls = type(value)
-    remedy = next(filter(None, (advice(base.__name__, name) for base in cls.__mro__)), "")
-    return no_attribute(f"{cls.__name__!r} object", name, known, remedy)
+def no_field(cls: type, name: str) -> AttributeError:
+    """Return the ``AttributeError`` to raise when an instance of `cls` has no attribute `name`.
+
+    Building the hint takes much longer than looking up an attribute, and most of these errors are never read:
+    ``hasattr`` and ``getattr`` with a default discard them. Therefore the hint is built when the error is read.
+    """
+    if name.startswith("_"):
+        return AttributeError(f"{cls.__name__!r} object has no attribute {name!r}", name=name)
+    return AttributeError(_NoField(cls, name), name=name)
+
+
+class _NoField:
+    """The text of an ``AttributeError``, built when it is read."""
+
+    __slots__ = ("_cls", "_name")
+
+    def __init__(self, cls: type, name: str) -> None:
+        self._cls, self._name = cls, name
+
+    def __str__(self) -> str:
+        cls, name = self._cls, self._name
+        known = {*dir(cls), *getattr(cls, "__dataclass_fields__", ())}
+        remedy = next(filter(None, (advice(base.__name__, name) for base in cls.__mro__)), "")
+        return str(no_attribute(f"{cls.__name__!r} object", name, sorted(known), remedy))
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
 
 
 def unknown_option(place: str, name: str, value: Any, known: Collection[str], owner: str = "") -> str:
