@@ -1,7 +1,6 @@
 """The types of values: requests, messages, tools, responses, results, sessions, and errors."""
 
 from rxllm.values.base import Value
-from rxllm.values.drawing import times_of
 from rxllm.values.errors import (
     AdapterError,
     EngineError,
@@ -44,6 +43,7 @@ from rxllm.values.schema_checks import schema_faults
 from rxllm.values.schemas import ResponseFormat, as_response_format, is_type, reader
 from rxllm.values.sessions import Session, SessionStatus, Turn, open_calls, open_questions
 from rxllm.values.threads import MessageLike, Thread, listed, unanswered, with_results
+from rxllm.values.times import times_of
 from rxllm.values.tools import FunctionTool, Halt, Tool, ToolCall, ToolContext, ask_user, halt
 from rxllm.values.usage import ModelInfo, Spending, Usage
 
