@@ -242,9 +242,9 @@ ADVICE: dict[str, dict[str, str]] = {
             "`rxllm.telemetry.{name}`"
         ),
         "FakeImages GeminiImages OpenAIImages HTTPImageAdapter ImageAdapter": "`rxllm.images.{name}`",
-        "Attachment Call FilePart FunctionTool Halt Image ImagePart ImageRequest ImageResponse ImageUsage Labelled "
-        "MessageLike ModelInfo Part Partial Progress ProviderPart ResponseFormat SessionStatus SourcePart Spending "
-        "TextAt TextPart ThinkingPart TokenCount ToolCallPart Turn image_request request_key": "`rxllm.values.{name}`",
+        "Attachment FilePart FunctionTool Halt ImagePart ImageUsage Labelled MessageLike ModelInfo Part Partial "
+        "Progress ProviderPart ResponseFormat SessionStatus SourcePart Spending TextAt TextPart ThinkingPart "
+        "TokenCount ToolCallPart Turn request_key": "`rxllm.values.{name}`",
         "Adapter HTTPAdapter providers": "`rxllm.adapters.{name}`",
         "ChatOptions GenerateOptions ImageOptions Input StepOptions": "`rxllm.pipelines.{name}`",
         "Journal Limiter ToolRecord": "`rxllm.runtime.{name}`",
