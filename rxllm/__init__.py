@@ -260,9 +260,9 @@ if not TYPE_CHECKING:  # if type checkers saw `__getattr__`, they would accept a
         return getattr(import_module("rxllm.display" if name in ("show", "timeline") else "rxllm.adapters"), name)
 
 
-def _draw(value: Any) -> str | None:
+def _draw(value: Any, path: Any = None) -> str | None:
     # only notebooks need this import
-    return import_module("rxllm.display").value_html(value)
+    return import_module("rxllm.display").value_html(value, path)
 
 
 class _Module(_ModuleType):

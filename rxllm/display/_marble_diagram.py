@@ -20,6 +20,7 @@ from reactivex.scheduler import HistoricalScheduler
 
 from rxllm import operators as ops
 from rxllm.display._card import truncate
+from rxllm.display._export import HTML_HEAD, export
 from rxllm.display._marble_lanes import Lane, Span
 from rxllm.display._marble_svg import draw_svg
 from rxllm.display._marble_text import draw_text
@@ -27,7 +28,6 @@ from rxllm.display._plain import ipython_shell
 from rxllm.runtime import Stream, run, stopwatch, to_iter
 from rxllm.values import Trace
 from rxllm.values.argument_checks import check, check_function, check_instance, is_positive
-from rxllm.values.drawing import HTML_HEAD, export
 
 T = TypeVar("T")
 Streams = Observable[Any] | Sequence[Observable[Any]] | Mapping[str, Observable[Any]]

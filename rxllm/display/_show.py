@@ -25,6 +25,7 @@ from reactivex import Observable, abc, empty
 
 from rxllm.display._answer import WidgetCell
 from rxllm.display._card import Card, End
+from rxllm.display._export import HTML_HEAD, export
 from rxllm.display._html import cards_html
 from rxllm.display._plain import Cards, Plain, Screen, ipython_shell, plain_text
 from rxllm.events import Event
@@ -32,7 +33,6 @@ from rxllm.pipelines import stream_resume
 from rxllm.runtime import call_of, merge_labelled, to_iter
 from rxllm.values import ChatResult, Labelled, Response, StepResult, Timed
 from rxllm.values.argument_checks import check_instance
-from rxllm.values.drawing import HTML_HEAD, export
 
 log = logging.getLogger("rxllm")
 T = TypeVar("T")

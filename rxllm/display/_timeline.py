@@ -11,6 +11,7 @@ from typing import Any, cast, overload
 from reactivex import Observable
 
 from rxllm.display import _show
+from rxllm.display._export import HTML_HEAD, export
 from rxllm.display._plain import Cards, Screen
 from rxllm.display._show import Showing, notebook_cell, suppress_repr
 from rxllm.display._timeline_drawing import MANY, Drawn, dollars, fine_duration, svg_of, table_of, text_of
@@ -20,7 +21,6 @@ from rxllm.events import TextDelta
 from rxllm.runtime import merge_labelled, noting_times
 from rxllm.values import Labelled, Timed, Usage, Value, times_of
 from rxllm.values.argument_checks import check_instance, invalid_option, must_be
-from rxllm.values.drawing import HTML_HEAD, export
 
 MAX_SECONDS = 1e9
 """The maximum length of a run, in seconds."""

@@ -222,6 +222,17 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens": "`total`",
         "cost": "`total_cost`",
     },
+    "Image": {"url uri": "`data`, which is the URL if the source is 'url'"},
+    "Stream attributes": {
+        "cancel dispose stop close unsubscribe abort": (
+            "a stream does not run, its subscriptions do; write `subscription = stream.subscribe(...)`, and "
+            "`subscription.dispose()` to stop the call, or leave the loop that iterates over the stream"
+        ),
+        "exhaust_map exhaustMap": "write `.pipe(ops.keep_latest())`, which drops items while the consumer is busy",
+        "retry_when retryWhen": (
+            "write `.retry(3)`, or pass the option `retry={'max_attempts': 3}` to the call to wait between attempts"
+        ),
+    },
     "_Event": {
         "choices": "`event.delta` if the event is a TextDelta; to receive only the text, use `.pipe(ops.text())`",
         "delta": (
@@ -248,6 +259,11 @@ ADVICE: dict[str, dict[str, str]] = {
         "Adapter HTTPAdapter providers": "`rxllm.adapters.{name}`",
         "ChatOptions GenerateOptions ImageOptions Input StepOptions": "`rxllm.pipelines.{name}`",
         "Journal Limiter ToolRecord": "`rxllm.runtime.{name}`",
+        "merge zip combine_latest": "`stream.{name}(other)`",
+        "cache cached record cassette Cassette": (
+            "`rxllm.testing.Cassette('answers.jsonl', engine)`, an engine that pays for each answer once and replays "
+            "it; for a batch, write `rxllm.generate_many(engine, requests, journal='out.jsonl')`"
+        ),
         "use_transport": "`rxllm.http.use_transport`",
         "progress_bar": "`rxllm.display.progress_bar`",
         "AgentTool": "`rxllm.tools.AgentTool`",
@@ -303,7 +319,12 @@ ADVICE: dict[str, dict[str, str]] = {
         "guardrail guardrails check moderate": "`guard(check)`, or `rxllm.alongside(check)`",
         "pause pausable valve": "`gate(while_open)`",
         "latest drop sample_latest": "`keep_latest()`",
-        "share share_replay broadcast": "`share_folded(grace)`",
+        "share share_replay broadcast": "`share_folded()`",
+        "cache cached record replay": (
+            "`rxllm.testing.Cassette('answers.jsonl', engine)`, an engine that pays for each answer once and replays it"
+        ),
+        "exhaust_map": "`keep_latest()`, which drops items while the consumer is busy",
+        "retry_when": "`retry_before_content(...)`, or reactivex's `stream.retry(...)`",
         "tools call_tools execute_tools": "`run_tools(tools, thread=thread)`",
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
@@ -377,6 +398,14 @@ ADVICE: dict[str, dict[str, str]] = {
         ),
         "journal ordered on_progress": (
             "it is an option of generate_many, as in `rxllm.generate_many(engine, requests, journal='out.jsonl')`"
+        ),
+        "cache caching use_cache cached": (
+            "to pay for each answer once, ask a cassette: `rxllm.testing.Cassette('answers.jsonl', engine)`; for a "
+            "batch, write `rxllm.generate_many(engine, requests, journal='out.jsonl')`"
+        ),
+        "resume resume_from checkpoint": (
+            "a batch continues from its journal: `rxllm.generate_many(engine, requests, journal='out.jsonl')`; to "
+            "continue a halted chat, write `rxllm.resume(engine, halted)`"
         ),
         "rate_limit rate_limiter requests_per_minute tokens_per_minute requests_per_second rpm tpm": (
             "write `rxllm.Engine(..., operators=[rxllm.operators.rate_limited(requests_per_minute=500)])`"
@@ -465,6 +494,28 @@ ADVICE: dict[str, dict[str, str]] = {
         ),
         "model": 'pass the model to the engine: `Engine(Fake("Hello"), model="...")`',
         "tools": 'pass tools to the engine: `Engine(Fake("Hello"), tools=[...])`',
+    },
+    "FilePart(...)": {
+        "mimeType mimetype mime media_type mediaType content_type contentType": "mime_type",
+        "filename fileName file_name": "name",
+        "uri href": "url",
+    },
+    "web.chat(...)": {
+        "context deps user": (
+            "the tools of a conversation receive its session's context: save such a session first, as in `await "
+            "store.save(rxllm.Session(id=..., context={...}))`; for all conversations, write `rxllm.Engine(..., "
+            "context={...})`"
+        ),
+        "tools model prepare operators": "pass it to the engine: `rxllm.Engine(..., {name}=...)`",
+        "sessions session_store": "store",
+    },
+    # For functions that lack an argument
+    "arguments": {
+        "partials": "`ops.partials(City)`, with a class such as a dataclass or a pydantic model",
+        "parsed": "`ops.parsed(City)`, with a class such as a dataclass or a pydantic model",
+        "Cassette": "`rxllm.testing.Cassette('answers.jsonl', 'openai:gpt-5')`, and ask that in place of the engine",
+        "Stream.of": "`rxllm.Stream.of(reactivex.from_iterable(items))`",
+        "timeout": "`rxllm.Engine(adapter, params={'timeout': rxllm.Timeouts(first=10)})`",
     },
     "Budget(...)": {"dollars cost max_cost": "write `usd=...`"},
     "tool(...)": {

@@ -7,14 +7,13 @@
 
 from collections.abc import Callable
 from os import PathLike
-from pathlib import Path
 from typing import Any, overload
 
-_drawers: list[Callable[[Any], str | None]] = []
+_drawers: list[Callable[..., str | None]] = []
 
 
-def draw_with(drawer: Callable[[Any], str | None]) -> None:
-    """Register the function that draws every value as HTML."""
+def draw_with(drawer: Callable[..., str | None]) -> None:
+    """Register the function that draws every value as HTML. Its second argument is the path to write to, if any."""
     _drawers[:] = [drawer]
 
 
@@ -29,15 +28,4 @@ def card_html(self: Any, path: None = None) -> str: ...
 def card_html(self: Any, path: str | PathLike[str]) -> None: ...
 def card_html(self: Any, path: str | PathLike[str] | None = None) -> str | None:
     """Return the card that notebooks show as HTML. If `path` is given, write it there as a page, and return None."""
-    return export(drawn(self) or "", path, head=HTML_HEAD)
-
-
-HTML_HEAD = '<!doctype html>\n<meta charset="utf-8">\n<meta name="color-scheme" content="light dark">\n'
-
-
-def export(text: str, path: str | PathLike[str] | None, *, head: str = "") -> str | None:
-    """Return `text`, or write `head` and `text` to `path` if a path is given."""
-    if path is None:
-        return text
-    Path(path).write_text(head + text, encoding="utf-8")
-    return None
+    return _drawers[0](self, path)
