@@ -35,7 +35,16 @@ from rxllm.values.messages import (
 )
 from rxllm.values.partials import Partial, PartialState
 from rxllm.values.request_keys import request_key
-from rxllm.values.requests import ApiKey, Call, Request, TokenCount, estimated_tokens, json_schema, message_tokens
+from rxllm.values.requests import (
+    ApiKey,
+    Call,
+    Request,
+    TokenCount,
+    estimated_tokens,
+    estimated_usage,
+    json_schema,
+    message_tokens,
+)
 from rxllm.values.responses import FinishReason, Labelled, Progress, Response, TextAt, Timed, Trace
 from rxllm.values.result_parts import text_with_notes
 from rxllm.values.results import ChatResult, StepResult, rows
@@ -110,6 +119,7 @@ __all__ = [
     "assistant",
     "described",
     "estimated_tokens",
+    "estimated_usage",
     "halt",
     "image_request",
     "is_type",
