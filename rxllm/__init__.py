@@ -130,6 +130,11 @@ if TYPE_CHECKING:
     from rxllm import values as values
     from rxllm.adapters import Anthropic, Fake, Gemini, Local, Ollama, OpenAIChat, OpenAIResponses
     from rxllm.display import show, timeline
+    from rxllm.values import Call as Call
+    from rxllm.values import Image as Image
+    from rxllm.values import ImageRequest as ImageRequest
+    from rxllm.values import ImageResponse as ImageResponse
+    from rxllm.values import image_request as image_request
 
 __version__ = "0.1.0"
 
@@ -224,6 +229,9 @@ _PUBLIC = sorted(__all__)
 if not TYPE_CHECKING:
     del __all__  # `__getattr__` below supplies it
 
+_ALSO = ("Call", "Image", "ImageRequest", "ImageResponse", "image_request")
+"""Names that resolve, but are not listed, because few programs write them."""
+
 _LAZY_MODULES = (
     "adapters",
     "bridge",
@@ -249,14 +257,16 @@ if not TYPE_CHECKING:  # if type checkers saw `__getattr__`, they would accept a
             return _PUBLIC
         if name in _LAZY_MODULES:
             return import_module(f"rxllm.{name}")
+        if name in _ALSO:
+            return getattr(import_module("rxllm.values"), name)
         if name not in _PUBLIC:
             raise _no_attribute("module 'rxllm'", name, _PUBLIC, _advice("rxllm", name))
         return getattr(import_module("rxllm.display" if name in ("show", "timeline") else "rxllm.adapters"), name)
 
 
-def _draw(value: Any) -> str | None:
+def _draw(value: Any, path: Any = None) -> str | None:
     # only notebooks need this import
-    return import_module("rxllm.display").value_html(value)
+    return import_module("rxllm.display").value_html(value, path)
 
 
 class _Module(_ModuleType):

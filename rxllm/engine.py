@@ -229,7 +229,7 @@ class Engine:
     if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
 
         def __getattr__(self, name: str) -> Any:
-            raise no_field(self, name, dir(self))
+            raise no_field(type(self), name)
 
     def __repr__(self) -> str:
         return f"Engine({', '.join(f'{name}={value!r}' for name, value in settings(self).items())})"

@@ -83,7 +83,7 @@ class _Event(msgspec.Struct, frozen=True, tag_field="type"):
     if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
 
         def __getattr__(self, name: str) -> Any:
-            raise no_field(self, name, self.__struct_fields__)
+            raise no_field(type(self), name)
 
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in self.__struct_fields__}

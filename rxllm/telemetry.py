@@ -142,6 +142,9 @@ class CallFinished(_ModelSpan, frozen=True):
     `finish_reason` and `usage` are taken from the `Response`, even if it is incomplete. If the call was cancelled,
     `finish_reason` is None. If it failed, `finish_reason` is ``"error"``. `content` is a message that contains the
     response's text and tool calls, or None if there are none.
+
+    Providers bill cancelled calls, but report their usage only at the end. If a call was cancelled before, `usage` is
+    empty, and `estimated_usage` is an estimate from the request and the text so far, as ``ops.budget`` makes it.
     """
 
     outcome: Outcome
@@ -151,6 +154,7 @@ class CallFinished(_ModelSpan, frozen=True):
     error: Exception | None = None
     details: CallDetails = msgspec.field(default_factory=CallDetails)
     content: Message | None = None
+    estimated_usage: Usage | None = None
 
 
 class RetryAttempt(_ModelSpan, frozen=True):

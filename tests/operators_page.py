@@ -52,6 +52,8 @@ def _function(name: str) -> Callable[..., Any]:
 def _parameter(parameter: inspect.Parameter) -> str:
     if parameter.kind is parameter.VAR_POSITIONAL:
         return f"*{parameter.name}"
+    if parameter.kind is parameter.VAR_KEYWORD:
+        return f"**{parameter.name}"
     by_name = parameter.default is not parameter.empty and parameter.kind is not parameter.POSITIONAL_ONLY
     return f"{parameter.name}=" if by_name else parameter.name
 

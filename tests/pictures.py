@@ -358,4 +358,4 @@ def write() -> None:
     for file in FOLDER.glob("*.svg"):
         file.unlink()
     for name, scenario in SCENARIOS.items():
-        (FOLDER / f"{name}.svg").write_text(scenario().svg)
+        scenario().svg(FOLDER / f"{name}.svg")

@@ -56,6 +56,23 @@ def test_what_is_public_in_the_package_is_exported() -> None:
     assert dir(rxllm) == rxllm.__all__
 
 
+@pytest.mark.parametrize("name", ["Call", "Image", "ImageRequest", "ImageResponse", "image_request"])
+def test_what_the_facade_of_images_names_resolves_without_being_listed(name: str) -> None:
+    assert getattr(rxllm, name) is getattr(values, name)
+    assert name not in dir(rxllm)
+
+
+def test_an_image_is_requested_on_the_facade_alone() -> None:
+    from rxllm import Image, image_request
+
+    wanted = image_request("a kestrel", n=2)
+    assert isinstance(wanted, rxllm.ImageRequest)
+    images = rxllm.images.FakeImages([Image.from_binary(b"\x89PNG\r\n\x1a\n", "image/png")] * 2)
+    answer = rxllm.generate_image(rxllm.Engine(rxllm.Fake("Hi"), image_adapter=images), wanted).run()
+    assert isinstance(answer, rxllm.ImageResponse)
+    assert len(answer.images) == 2
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         rxllm.nothing  # type: ignore[attr-defined]

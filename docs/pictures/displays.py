@@ -172,7 +172,7 @@ DISPLAYS: dict[str, Callable[[], str]] = {
     "card-code": lambda: done(TextCompleted(CODE)),
     "card-latex": lambda: done(TextCompleted(LATEX)),
     "timeline": lambda: run.drawn().html(),
-    "marbles": lambda: "<br>".join(pictures.SCENARIOS[name]().svg for name in ("race", "restart", "run_tools")),
+    "marbles": lambda: "<br>".join(pictures.SCENARIOS[name]().svg() for name in ("race", "restart", "run_tools")),
     "card-three": three,
     "value-thread": lambda: value_html(Thread((user("Why is the sky *blue*?"), assistant("It **scatters**.")))) or "",
     "value-usage": lambda: value_html(Usage(412, 96, cached_input_tokens=128, total_cost=0.00123)) or "",

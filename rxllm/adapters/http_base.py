@@ -17,8 +17,8 @@ from rxllm.http import CONNECT_SECONDS, WRITE_SECONDS, Clients, transport_error
 from rxllm.http.decompression import ENCODINGS
 from rxllm.http.secrets import address, keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
-from rxllm.values.advice import explains_options
-from rxllm.values.argument_checks import invalid_option
+from rxllm.values.advice import advice, explains_options
+from rxllm.values.argument_checks import invalid_option, is_positive, must_be
 from rxllm.values.errors import with_origin
 from rxllm.values.json_text import json_bytes, well_formed
 from rxllm.values.pickles import public_headers
@@ -79,6 +79,9 @@ class HTTPBase(ABC):
     ) -> None:
         self.base_url = _read_url(base_url) if base_url else self._environment_url() or _read_url(self.default_base_url)
         self.headers = _read_headers(headers)
+        if timeout is not None and not is_positive(timeout):
+            fault = must_be("a positive number of seconds", timeout)
+            raise invalid_option("timeout", f"{fault}; for other limits, write {advice('arguments', 'timeout')}")
         self.timeout = timeout
         self._api_key = _check_key(api_key)
         self._client = client

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from os import PathLike
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 import reactivex
 from reactivex import Observable, abc
@@ -19,6 +20,7 @@ from reactivex.scheduler import HistoricalScheduler
 
 from rxllm import operators as ops
 from rxllm.display._card import truncate
+from rxllm.display._export import HTML_HEAD, export
 from rxllm.display._marble_lanes import Lane, Span
 from rxllm.display._marble_svg import draw_svg
 from rxllm.display._marble_text import draw_text
@@ -43,10 +45,10 @@ class MarbleDiagram:
     >>> diagram = MarbleDiagram()
     >>> stream_generate(Fake("Hello"), "Hi").pipe(diagram.lane("events"), ops.to_text(), diagram.lane("text")).run()
     'Hello'
-    >>> diagram.svg[:4]
+    >>> diagram.svg()[:4]
     '<svg'
 
-    A notebook shows the diagram as `svg`, and ``print`` shows it as text. You can draw it while the streams are still
+    A notebook shows the diagram as SVG, and ``print`` shows it as text. You can draw it while the streams are still
     running. To draw a whole pipe, use `marble_diagram`.
     """
 
@@ -69,13 +71,24 @@ class MarbleDiagram:
 
         return lambda source: Stream.of(reactivex.defer(partial(watched, source)))
 
-    @property
-    def svg(self) -> str:
-        """The diagram as self-contained SVG.
+    @overload
+    def svg(self, path: None = None) -> str: ...
+    @overload
+    def svg(self, path: str | PathLike[str]) -> None: ...
+    def svg(self, path: str | PathLike[str] | None = None) -> str | None:
+        """Return the diagram as self-contained SVG. If `path` is given, write it there, and return None.
 
         Inside a page, the picture uses the colours of that page. As a file, it has its own light or dark background.
         """
-        return draw_svg(self._lanes, self._end())
+        return export(draw_svg(self._lanes, self._end()), path)
+
+    @overload
+    def html(self, path: None = None) -> str: ...
+    @overload
+    def html(self, path: str | PathLike[str]) -> None: ...
+    def html(self, path: str | PathLike[str] | None = None) -> str | None:
+        """Return the diagram as HTML, which is its SVG. If `path` is given, write a page, and return None."""
+        return export(self.svg(), path, head=HTML_HEAD)
 
     def __str__(self) -> str:
         return draw_text(self._lanes, self._end()) if self._lanes else "MarbleDiagram()"
@@ -83,7 +96,7 @@ class MarbleDiagram:
     __repr__ = __str__
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
-        return {"text/plain": str(self), "image/svg+xml": self.svg}
+        return {"text/plain": str(self), "image/svg+xml": self.svg()}
 
     def _ipython_display_(self) -> None:
         if self._drawn_in is None or self._drawn_in != _cell():  # otherwise the cell already shows the diagram

@@ -25,6 +25,7 @@ from reactivex import Observable, abc, empty
 
 from rxllm.display._answer import WidgetCell
 from rxllm.display._card import Card, End
+from rxllm.display._export import HTML_HEAD, export
 from rxllm.display._html import cards_html
 from rxllm.display._plain import Cards, Plain, Screen, ipython_shell, plain_text
 from rxllm.events import Event
@@ -184,6 +185,15 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._items.close()
         if self._over.is_set() and self._asks:
             self._screen.finish(self._cards, self._ended)
+
+    @overload
+    def html(self, path: None = None) -> str: ...
+    @overload
+    def html(self, path: str | os.PathLike[str]) -> None: ...
+    def html(self, path: str | os.PathLike[str] | None = None) -> str | None:
+        """Return the cards as HTML, as they look now. If `path` is given, write them as a page, and return None."""
+        now = self._ended if self._over.is_set() else time.monotonic()
+        return export(cards_html(self._cards, now), path, head=HTML_HEAD)
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the result and return it. Raises the stream's error, or ``TimeoutError`` after `timeout` seconds."""

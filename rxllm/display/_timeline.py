@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from pathlib import Path
+from os import PathLike
 from time import monotonic
-from typing import Any, cast
+from typing import Any, cast, overload
 
 from reactivex import Observable
 
 from rxllm.display import _show
+from rxllm.display._export import HTML_HEAD, export
 from rxllm.display._plain import Cards, Screen
 from rxllm.display._show import Showing, notebook_cell, suppress_repr
 from rxllm.display._timeline_drawing import MANY, Drawn, dollars, fine_duration, svg_of, table_of, text_of
@@ -120,21 +121,27 @@ class Timeline:
         ]
         return " · ".join(filter(None, texts))
 
-    def svg(self, path: str | Path | None = None) -> str:
-        """Return the picture as SVG, and also write it to `path` if one is given."""
-        drawn = svg_of(self._drawn(), is_file=True)
-        if path is not None:
-            Path(path).write_text(drawn, encoding="utf-8")
-        return drawn
+    @overload
+    def svg(self, path: None = None) -> str: ...
+    @overload
+    def svg(self, path: str | PathLike[str]) -> None: ...
+    def svg(self, path: str | PathLike[str] | None = None) -> str | None:
+        """Return the picture as SVG. If `path` is given, write it there, and return None."""
+        return export(svg_of(self._drawn(), is_file=True), path)
 
-    def html(self) -> str:
-        """Return the picture and a table of its data as HTML.
+    @overload
+    def html(self, path: None = None) -> str: ...
+    @overload
+    def html(self, path: str | PathLike[str]) -> None: ...
+    def html(self, path: str | PathLike[str] | None = None) -> str | None:
+        """Return the picture and a table of its data as HTML. If `path` is given, write a page, and return None.
 
         Text takes its colour from the surrounding page, except that errors are red.
         """
         drawn = self._drawn()
         folded = f'<details style="margin-inline-start:24px"><summary>Figures</summary>{table_of(drawn)}</details>'
-        return f'<div style="overflow-x:auto;font:13px system-ui,sans-serif">{svg_of(drawn)}{folded}</div>'
+        style = "overflow-x:auto;font:13px system-ui,sans-serif"
+        return export(f'<div style="{style}">{svg_of(drawn)}{folded}</div>', path, head=HTML_HEAD)
 
     def _walk(self) -> Iterator[tuple[int, Row]]:
         return chain.from_iterable(row.walk() for row in [*self.rows])

@@ -85,7 +85,7 @@ def figures(row: Row) -> str:
     """Return a row's numbers as text, followed by its error or note."""
     usage, rate = row.usage, row.tokens_per_second
     if row.kind == "step":
-        texts = ["" if row.first_token is None else f"{fine_duration(row.first_token)} TTFT"]
+        texts = ["" if row.ttft is None else f"{fine_duration(row.ttft)} TTFT"]
         texts += [f"{usage.output_tokens:,} tok" if usage.output_tokens else "", f"{rate:,.0f}/s" if rate else ""]
         hidden = sum(bar.tokens for bar in row.bars)
         texts += [f"thinking: ~{hidden:,} tok" if hidden else "", dollars(usage.total_cost)]

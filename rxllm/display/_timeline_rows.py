@@ -138,7 +138,12 @@ class Row(msgspec.Struct):
     error: str = ""
 
     @property
-    def first_token(self) -> float | None:
+    def seconds(self) -> float | None:
+        """The number of seconds from start to end, or None if the row has not ended."""
+        return None if self.end is None else self.end - self.start
+
+    @property
+    def ttft(self) -> float | None:
         """The number of seconds from the start of the step to its first token."""
         return None if self.first is None else self.first - self.start
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from os import PathLike
 from typing import Any, Literal, cast
 
 from rxllm.collector import StreamCollector
@@ -24,6 +25,7 @@ from rxllm.display._card import (
     truncate,
     usage_texts,
 )
+from rxllm.display._export import HTML_HEAD, export
 from rxllm.display._html import SHOWN, article, block, isolate, page, row_html
 from rxllm.display._markdown import escape, is_link, markdown
 from rxllm.display._timeline import timeline
@@ -76,8 +78,8 @@ Drawing = tuple[str, Sequence[str], Look | Literal["value"]]
 """The HTML of a card's body, the texts for its status line, and its look."""
 
 
-def value_html(value: Any) -> str | None:
-    """Return a value as HTML, or None if its type has no HTML form.
+def value_html(value: Any, path: str | PathLike[str] | None = None) -> str | None:
+    """Return a value as HTML, or None if its type has no HTML form. If `path` is given, write a page, and return None.
 
     >>> html = value_html(Message("user", "<b>"))
     >>> html[html.index("<article") :]
@@ -89,7 +91,7 @@ def value_html(value: Any) -> str | None:
         return None
     body, texts, look = drawing
     drawn = page(article(look, body, [clip(text) for text in texts if text]))
-    return drawn + (timeline(value).html() if times_of(value) else "")
+    return export(drawn + (timeline(value).html() if times_of(value) else ""), path, head=HTML_HEAD)
 
 
 def _drawing(value: Any) -> Drawing | None:

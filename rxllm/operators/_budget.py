@@ -25,7 +25,7 @@ from rxllm.events import (
     StepRestarted,
     UsageUpdated,
 )
-from rxllm.operators._cost import CHARACTERS_PER_TOKEN, NOTHING, OUTPUT_TOKENS, Cost, Estimate, ResponseCount, cost_of
+from rxllm.operators._cost import NOTHING, OUTPUT_TOKENS, Cost, Estimate, ResponseCount, cost_of
 from rxllm.operators._event_operators import operate
 from rxllm.runtime import (
     Budget,
@@ -44,7 +44,7 @@ from rxllm.runtime import (
     unpriced_call,
     within,
 )
-from rxllm.values import Response, Spending, Usage, estimated_tokens
+from rxllm.values import Response, Spending, Usage, estimated_tokens, estimated_usage
 from rxllm.values.argument_checks import invalid_option
 
 
@@ -156,7 +156,7 @@ class _Operator(HoldsBudget):
         budget, usage = self._make(), response.usage
         estimated = 0
         if not usage.total:  # estimated as in `ResponseCount`
-            usage = Usage(estimated_tokens(call.request), -(-len(response.output_text) // CHARACTERS_PER_TOKEN))
+            usage = estimated_usage(call.request, response.output_text)
             estimated = usage.total
         model = response.message and response.message.metadata.get("model")
         usd = _cost_of(call, budget)(usage, model, response.metadata).total_cost

@@ -27,6 +27,7 @@ from rxllm.operators._event_operators import handle_each
 from rxllm.runtime import EngineCall, Stream, engine_call
 from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
+from rxllm.values.requests import CHARACTERS_PER_TOKEN
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
 """A function that takes a `Usage`, the model's name and the response's metadata, and returns the usage with costs."""
@@ -195,8 +196,6 @@ def _answering_model(metadata: Mapping[str, Any]) -> str | None:
         case _:
             return None
 
-
-CHARACTERS_PER_TOKEN = 4
 
 OUTPUT_TOKENS = 1_000
 """The number of tokens to reserve for an answer whose maximum length is unknown."""

@@ -12,13 +12,13 @@ from reactivex import Observable, abc
 
 from rxllm import plugins as installed
 from rxllm.collector import DELTAS, StreamCollector, nest, unnest
-from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, Nested
-from rxllm.runtime import Stream, conclude
+from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, Nested, is_content
+from rxllm.runtime import Stream, conclude, stopwatch
 from rxllm.runtime.stream_arguments import OperatorMaker, check_source
 from rxllm.values import ChatResult, Message, Response, StepResult, StreamError, Thread, Timed, Turn
 from rxllm.values.argument_checks import check_function
-from rxllm.values.drawing import keep_times
 from rxllm.values.threads import AGENTS
+from rxllm.values.times import measured
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -228,12 +228,24 @@ def fold_events(
         source: Observable[Event], observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None
     ) -> abc.DisposableBase:
         fold = Fold(name, thread)
-        deltas = fold.deltas
+        now = stopwatch(scheduler)
+        began, first_token = now(), None
+
+        def add_first(delta: Event) -> None:
+            nonlocal first_token, add_delta
+            first_token = now() - began if first_token is None else first_token
+            add_delta = fold.deltas.append
+            add_delta(delta)
+
+        add_delta: Callable[[Event], None] = add_first
 
         def on_next(event: Event) -> None:
+            nonlocal first_token
             if type(event) in DELTAS:  # `Fold.add`, inlined for speed
-                deltas.append(event)
+                add_delta(event)
                 return
+            if first_token is None and is_content(event):
+                first_token = now() - began
             try:
                 fold.add(event)
             except Exception as error:  # raised if the item is not an event, or if raw usage has unknown keys
@@ -241,7 +253,8 @@ def fold_events(
 
         def on_completed() -> None:
             try:
-                result = keep_times(project(fold.state), fold.timed)
+                times = fold.times or (now() - began, first_token)
+                result = measured(project(fold.state), *times, fold.timed)
             except Exception as error:
                 observer.on_error(error)
             else:
@@ -279,6 +292,12 @@ class Fold:
     @property
     def state(self) -> StreamCollector:
         return self._state.apply_deltas(self.deltas)
+
+    @property
+    def times(self) -> tuple[float, float | None] | None:
+        """The times of the last event and of the first output, or None if the source is not `timed`."""
+        first = next((event.at for event in self.timed if is_content(event.item)), None)
+        return (self.timed[-1].at, first) if self.timed else None
 
 
 def not_an_event(operator: str, item: object) -> StreamError:

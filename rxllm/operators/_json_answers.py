@@ -16,6 +16,7 @@ from rxllm.operators._json_scanner import ArraySplitter, JSONScanner, Key, PathM
 from rxllm.operators._select import AnswerText
 from rxllm.runtime import Stream
 from rxllm.values import Partial, TextAt, ValidationError, is_type
+from rxllm.values.advice import advice
 from rxllm.values.argument_checks import check, invalid_option, must_be
 from rxllm.values.json_text import unescaped
 from rxllm.values.partials import Node, Pieces, Shape, shape_of
@@ -28,7 +29,7 @@ T = TypeVar("T")
 def partials(type: type[T], /) -> Callable[[Observable[Event]], Stream[Partial[T]]]: ...
 @overload
 def partials(type: UnionType, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]: ...
-def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]:
+def partials(type: Any = None, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]:
     """Emit a growing `Partial` of the JSON answer.
 
     ::
@@ -61,6 +62,8 @@ def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]
 
     Raises ``ValidationError("invalid_option")`` unless JSON can be parsed into `type`.
     """
+    if type is None:
+        raise TypeError(f"partials() needs a type; write {advice('arguments', 'partials')}")
     check("type", type, is_type(type), "a type that JSON can be parsed into")
     read = text_parser("type", type)
     return lift(lambda: _Partials[Any](type, read))

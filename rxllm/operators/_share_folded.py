@@ -42,7 +42,7 @@ MOST = 1024
 """The maximum number of waiting events. When it is exceeded, events that no fold uses are dropped."""
 
 
-def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:
+def share_folded(grace: float | None = 0.0) -> Callable[[Observable[Event]], Stream[Event]]:
     """Share one call among any number of watchers.
 
     ::
@@ -71,7 +71,8 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     therefore gives every watcher the same result. Past events that folds do not keep, such as tool progress, are
     missing. After the end, a new watcher receives all events at once, then the end.
 
-    The call is cancelled `grace` seconds after the last watcher has left, unless another joins. With None, it is never
+    The call is cancelled `grace` seconds after the last watcher has left, unless another joins. By default, it is
+    cancelled at once. With None, it is never
     cancelled. To stop the call for all watchers, end the source: ``stream.take_until(stop).pipe(share_folded(None))``.
     A call that has ended does not start again. After a cancellation, new watchers receive the events so far and a
     ``StreamError("cancelled")``.

@@ -84,6 +84,7 @@ from rxllm.values import (
     Tool,
     ToolCall,
     ToolCallPart,
+    estimated_usage,
 )
 from rxllm.values.secret_names import masked
 
@@ -317,6 +318,7 @@ class CallSpan(_SpanWithAttempts):
     def __init__(self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request) -> None:
         super().__init__(observers, now, ids, adapter, request)
         self._about = (ids.request_id, provider_name(adapter), request.model)
+        self._request = request
         self._state = StreamCollector()
         self._has_begun = self._has_ended = False
         started = CallStarted(*self._about, self._start, **ids.keywords)
@@ -359,6 +361,9 @@ class CallSpan(_SpanWithAttempts):
         reason = None if outcome == "cancelled" else "error" if error else response.finish_reason
         end = (outcome, self._seconds, reason, response.usage, error, self._details(response))
         finished = CallFinished(*self._about, *end, **self._ids.keywords)
+        if outcome == "cancelled" and not response.usage.total:
+            answer = response.thinking + response.output_text
+            finished = replace(finished, estimated_usage=estimated_usage(self._request, answer))
         self._observers.notify(finished, lambda: response_content(response))
 
 

@@ -292,7 +292,10 @@ def _add_note(event: Event, note: Mapping[str, Any]) -> Event:
 
 
 def merge_labelled(
-    streams: Mapping[str, Observable[T]], *, concurrency: int | None = None
+    streams: Mapping[str, Observable[T]] | None = None,
+    *,
+    concurrency: int | None = None,
+    **labelled: Observable[T],
 ) -> Stream[Labelled[T | ErrorEvent]]:
     """Merge `streams`, and label each item with the name of its stream.
 
@@ -307,14 +310,17 @@ def merge_labelled(
     >>> [(answer.label, answer.item) for answer in merge_labelled(answers)]
     [('ann', 'ANN'), ('bob', 'BOB')]
 
+    As in ``dict``, streams can also be keyword arguments: ``merge_labelled(a=a, b=b)``.
+
     At most `concurrency` streams run at a time. By default, all streams run at the same time. If a stream fails, the
     failure becomes an ``ErrorEvent``, and the other streams continue. Items that have the same label keep their order.
 
     Raises ``ValidationError("invalid_option")`` if `streams` is empty, if a stream is not an Observable, or if
     `concurrency` is less than 1.
     """
-    _check_arguments(streams, concurrency)
-    labels = list(streams)
+    named = {**streams, **labelled} if isinstance(streams, Mapping) else streams or labelled
+    _check_arguments(named, concurrency)
+    labels = list(named)
 
     def subscribe(
         observer: abc.ObserverBase[Labelled[T | ErrorEvent]], scheduler: abc.SchedulerBase | None = None
@@ -333,7 +339,7 @@ def merge_labelled(
                 pass_on(index, ErrorEvent(as_llm_error(error)))
 
         limit = concurrency or len(labels)
-        sources = (serialized(stream, guard) for stream in streams.values())
+        sources = (serialized(stream, guard) for stream in named.values())
         running = Bounded(sources, limit, pass_on, end, observer.on_completed, observer.on_error)
         with guard:
             running.start(scheduler)

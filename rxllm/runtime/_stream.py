@@ -40,7 +40,8 @@ from rxllm.runtime.context_variables import subscriber_error
 from rxllm.runtime.portal import chosen_loop, running_loop, subscribing
 from rxllm.runtime.stream_arguments import NotEncodable, Origin, check_operators
 from rxllm.values import StreamError
-from rxllm.values.argument_checks import shown
+from rxllm.values.advice import advice
+from rxllm.values.argument_checks import invalid_option, must_be, shown
 
 S = TypeVar("S")
 T = TypeVar("T", covariant=True)
@@ -220,7 +221,13 @@ class Stream(StreamMethods[T]):
 
     @classmethod
     def of(cls, source: Observable[_A]) -> Stream[_A]:
-        """Return `source` as a Stream."""
+        """Return `source` as a Stream.
+
+        Raises ``ValidationError("invalid_option")`` if `source` is not an Observable.
+        """
+        if not isinstance(source, Observable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            remedy = advice("arguments", "Stream.of")
+            raise invalid_option("source", f"{must_be('an Observable', source)}; write {remedy}")
 
         def subscribe(observer: abc.ObserverBase[_A], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             return source.subscribe(observer, scheduler=scheduler)

@@ -137,8 +137,8 @@ class Origin(NamedTuple):
             return fault
         if isinstance(self.items, str) and name in _operator_names():
             return f"{fault}; {advice('Stream', 'operator', operator=name)}"
-        if remedy := advice("Stream method", name):
-            return f"{fault}; write {remedy}"
+        if remedy := advice("Stream attributes", name):
+            return f"{fault}: {remedy}"
         call, attribute = self._result_with(name)
         guess = "" if call else did_you_mean(name, methods)
         if guess:

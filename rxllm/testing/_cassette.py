@@ -35,6 +35,7 @@ from rxllm.serializer import to_json
 from rxllm.testing._recordings import Recorded, Recording, as_path, check_speed, play, recording_with, recordings_in
 from rxllm.testing._rules import near_the_difference
 from rxllm.values import AdapterError, Call, EngineError, Request, Tool, ValidationError
+from rxllm.values.advice import advice
 from rxllm.values.argument_checks import check
 from rxllm.values.json_text import is_encodable
 from rxllm.values.secret_names import masked
@@ -103,8 +104,11 @@ class Cassette:
     ``TypeError`` if `path` is not a path.
     """
 
-    def __init__(self, path: str | Path, engine: Any, mode: Mode = "once", *, speed: float = math.inf) -> None:
+    def __init__(self, path: str | Path, engine: Any = None, mode: Mode = "once", *, speed: float = math.inf) -> None:
         self.path = as_path(path)
+        if engine is None:
+            remedy = advice("arguments", "Cassette")
+            raise EngineError("invalid_engine", f"a Cassette needs the engine whose answers it keeps; write {remedy}")
         check("mode", mode, mode in ("once", "replay", "record"), "'once', 'replay' or 'record'")
         check_speed(speed)
         self.mode, self.speed = mode, speed

@@ -34,12 +34,20 @@ from rxllm.testing._rules import (
     report,
 )
 from rxllm.testing.event_checks import events, inconsistency, played
+from rxllm.testing.marbles import comparable
 from rxllm.testing.virtual_time import EVERY, LIMIT, SILENCE, Clock, Make, OperatorRun, Source, run_operator
 from rxllm.values import LLMError, StreamError, ToolCall, Usage, tool
 from rxllm.values.argument_checks import call_fault
 
 ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))
 """The items that the source emits by default."""
+
+NO_EVENTS = "; if the operator takes other items than events, pass some, as in events=['a', 'b']"
+
+LIFT = (
+    "; to pass it on, write the operator as a class with feed(item) and close(), and return operators.lift(TheClass), "
+    "or catch what observer.on_next raises and call observer.on_error with it"
+)
 
 OPERATOR_RULES = RuleTable()
 """Maps each rule's name to its text."""
@@ -167,7 +175,8 @@ class Tested:
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
         match self.run()[0].ends:
             case [(tick, "error", error), *_]:
-                return f"it raised {error!r} {moments.get(tick, f'at tick {tick}')}", error
+                remedy = NO_EVENTS if self.events is None and not isinstance(error, LLMError) else ""
+                return f"it raised {error!r} {moments.get(tick, f'at tick {tick}')}{remedy}", error
             case _:
                 return None
 
@@ -333,10 +342,10 @@ def _subscriber(tested: Tested) -> None:
         for error in (RuntimeError("the subscriber's own"), StreamError("cancelled", "the subscriber's own")):
             run, source = tested.run(on_item=_call_at_item(number, _raiser(error)), silence=silence)
             lost = [*source.unheard, *([run.escaped] if run.escaped else [])]
-            expect(not lost, f"the exception at item {number} was lost: {lost}")
+            expect(not lost, f"the exception at item {number} was lost: {lost}{LIFT}")
             after = run.notes[number + 1 :]
             arrived = [(kind, value) for _, kind, value in after] == [("error", error)] and after[0][2] is error
-            expect(arrived, f"after {error!r} was raised at item {number}, the operator emitted {after}")
+            expect(arrived, f"after {error!r} was raised at item {number}, the operator emitted {after}{LIFT}")
             expect(
                 source.released(tick),
                 f"after the error at item {number}, at tick {tick}, the source was still in use: {source.uses}",
@@ -416,14 +425,4 @@ def _raiser(error: Exception) -> Callable[[OperatorRun], object]:
 
 
 def _expect_same(which: str, expected: Sequence[Any], actual: Sequence[Any]) -> None:
-    expect_same(which, expected, actual, _comparable)
-
-
-def _comparable(note: Any) -> Any:
-    match note:
-        case (tick, "error", Exception() as error) if not isinstance(
-            error, LLMError
-        ):  # an LLMError defines its own equality
-            return tick, type(error), error.args
-        case _:
-            return note
+    expect_same(which, expected, actual, comparable)

@@ -15,9 +15,15 @@ A diagram is a timed stream, drawn as text. Each character is one tick, which is
 ``-``      Nothing happens. A space means the same.
 ``a``      Emits the value named ``a``, or the letter itself if there is no such value.
 ``|``      The stream completes.
-``X``      The stream fails with the exception named ``X``.
+``X``      The stream fails with the exception named ``X``. ``#`` means the same.
 ``(ab|)``  Everything inside the brackets happens at the tick of the opening bracket.
 =========  ============================================================================
+
+``X`` may also be a class of exceptions, such as ``X=ValueError``. The source then raises one without arguments. In the
+expected diagram, the class stands for any of its instances:
+
+>>> from reactivex import operators as rx
+>>> check(rx.map(int), "-a-b-|", "^--!", "-1-X", a="1", b="no number", X=ValueError, **{"1": 1})
 """
 
 from __future__ import annotations
@@ -39,6 +45,9 @@ START = int(ReactiveTest.subscribed)
 Operator = Callable[[Observable[Any]], Observable[Any]]
 Note = tuple[int, str, Any]
 
+ENDS = "|X#"
+"""The characters that end a stream."""
+
 
 def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
     """Yield each notification as a tick, a kind, and a value.
@@ -46,8 +55,8 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
     >>> list(parse("-a-(b|)", {"a": 1}))
     [(1, 'next', 1), (3, 'next', 'b'), (3, 'end', None)]
 
-    Raises ``ValueError`` for unpaired or nested brackets, a notification after the end, or an X that is not an
-    exception.
+    Raises ``ValueError`` for unpaired or nested brackets, a notification after the end, or an X that is neither an
+    exception nor a class of exceptions.
     """
     group: int | None = None
     ended = False
@@ -68,13 +77,14 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
                 raise _malformed(marbles, tick, "no notification can follow the end")
             case "|":
                 yield at, "end", None
-            case "X" if isinstance(values.get("X"), Exception):
+            case "X" | "#" if isinstance(values.get("X"), Exception) or _is_class(values.get("X")):
                 yield at, "error", values["X"]
-            case "X":
-                raise _malformed(marbles, tick, "X must be an exception: pass it, as in X=ValueError(...)")
+            case "X" | "#":
+                fault = f"{symbol} is the stream's error: pass it, as in X=ValueError(...) or X=ValueError"
+                raise _malformed(marbles, tick, fault)
             case _:
                 yield at, "next", values.get(symbol, symbol)
-        ended = symbol in "|X"
+        ended = symbol in ENDS
     if group is not None:
         raise _malformed(marbles, group, "this bracket is not closed")
 
@@ -84,11 +94,15 @@ def cold(scheduler: TestScheduler, marbles: str, values: Mapping[str, Any]) -> A
 
     The Observable records when each of its `subscriptions` began and ended.
     """
-    makers = {"next": ReactiveTest.on_next, "error": ReactiveTest.on_error}
-    notes = [
-        makers[kind](tick, value) if kind in makers else ReactiveTest.on_completed(tick)
-        for tick, kind, value in parse(marbles, values)
-    ]
+    notes: list[Any] = []
+    for tick, kind, value in parse(marbles, values):
+        match kind:
+            case "next":
+                notes.append(ReactiveTest.on_next(tick, value))
+            case "error":
+                notes.append(ReactiveTest.on_error(tick, _raised(value)))
+            case _:
+                notes.append(ReactiveTest.on_completed(tick))
     return scheduler.create_cold_observable(notes)
 
 
@@ -113,22 +127,50 @@ def check(
 
     `subscribed` is a diagram like ``^---!``. The operator must unsubscribe from `source` at the ``!``. If `expected`
     has no end, the check itself unsubscribes at the ``!``. By default, a second subscription must give the same result.
+    Two exceptions are the same if their types and arguments are.
 
     Raises ``AssertionError`` if the check fails. Raises ``ValueError`` if a diagram is malformed, and ``TypeError`` if
     `operator` is not an operator.
     """
     unsubscribed = _unsubscribed(subscribed)
     wanted = list(parse(expected, values))
-    disposed = unsubscribed if not any(end in expected for end in "|X") else None
+    disposed = unsubscribed if not any(end in expected for end in ENDS) else None
     for time in ("first", "second")[: 2 if resubscribe else 1]:  # the first subscription must leave no state behind
         scheduler = TestScheduler()
         played = cold(scheduler, source, values)
         notes = record(scheduler, lambda played=played: _applied(operator, played), disposed)
-        if notes != wanted:
+        if len(notes) != len(wanted) or not all(map(_matches, notes, wanted)):
             raise AssertionError(f"{time} subscription: it emitted\n  {notes}\nbut {expected!r} means\n  {wanted}")
         uses = [(int(use.subscribe) - START, int(use.unsubscribe) - START) for use in played.subscriptions]
         if uses != [(0, unsubscribed)]:
             raise AssertionError(f"{time} subscription: the source was subscribed to at {uses}, not {subscribed!r}")
+
+
+def comparable(value: Any) -> Any:
+    """Return a copy of `value` in which exceptions without an ``__eq__`` are replaced by their types and arguments."""
+    if isinstance(value, BaseException) and type(value).__eq__ is object.__eq__:
+        return type(value), comparable(value.args)
+    if isinstance(value, tuple | list):
+        return type(cast(Any, value)), [comparable(item) for item in cast(list[Any], value)]
+    return value
+
+
+def _matches(note: Note, wanted: Note) -> bool:
+    if wanted[1] == "error" and _is_class(wanted[2]):
+        return note[:2] == wanted[:2] and isinstance(note[2], wanted[2])
+    return comparable(note) == comparable(wanted)
+
+
+def _is_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Exception)
+
+
+def _raised(error: Any) -> Exception:
+    if not _is_class(error):
+        return error
+    if fault := call_fault(error):
+        raise ValueError(f"the source cannot raise {error.__name__}: {fault}; pass X={error.__name__}(...)")
+    return error()
 
 
 def _applied(operator: Any, source: Any) -> Observable[Any]:

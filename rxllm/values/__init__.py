@@ -1,7 +1,6 @@
 """The types of values: requests, messages, tools, responses, results, sessions, and errors."""
 
 from rxllm.values.base import Value
-from rxllm.values.drawing import times_of
 from rxllm.values.errors import (
     AdapterError,
     EngineError,
@@ -37,7 +36,16 @@ from rxllm.values.messages import (
 from rxllm.values.partials import Partial, PartialState
 from rxllm.values.prefixes import PrefixReport
 from rxllm.values.request_keys import request_key
-from rxllm.values.requests import ApiKey, Call, Request, TokenCount, estimated_tokens, json_schema, message_tokens
+from rxllm.values.requests import (
+    ApiKey,
+    Call,
+    Request,
+    TokenCount,
+    estimated_tokens,
+    estimated_usage,
+    json_schema,
+    message_tokens,
+)
 from rxllm.values.responses import FinishReason, Labelled, Progress, Response, TextAt, Timed, Trace
 from rxllm.values.result_parts import text_with_notes
 from rxllm.values.results import ChatResult, StepResult, rows
@@ -45,6 +53,7 @@ from rxllm.values.schema_checks import schema_faults
 from rxllm.values.schemas import ResponseFormat, as_response_format, is_type, reader
 from rxllm.values.sessions import Session, SessionStatus, Turn, open_calls, open_questions
 from rxllm.values.threads import MessageLike, Thread, listed, unanswered, with_results
+from rxllm.values.times import times_of
 from rxllm.values.tools import FunctionTool, Halt, Tool, ToolCall, ToolContext, ask_user, halt
 from rxllm.values.usage import ModelInfo, Spending, Usage
 
@@ -112,6 +121,7 @@ __all__ = [
     "assistant",
     "described",
     "estimated_tokens",
+    "estimated_usage",
     "halt",
     "image_request",
     "is_type",

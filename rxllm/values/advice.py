@@ -61,11 +61,36 @@ def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") 
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
-def no_field(value: object, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the ``AttributeError`` to raise when `value` has no attribute `name`."""
-    cls = type(value)
-    remedy = next(filter(None, (advice(base.__name__, name) for base in cls.__mro__)), "")
-    return no_attribute(f"{cls.__name__!r} object", name, known, remedy)
+def no_field(cls: type, name: str) -> AttributeError:
+    """Return the ``AttributeError`` to raise when an instance of `cls` has no attribute `name`.
+
+    Building the hint takes much longer than looking up an attribute, and most of these errors are never read:
+    ``hasattr`` and ``getattr`` with a default discard them. Therefore the hint is built when the error is read.
+    """
+    if name.startswith("_"):
+        return AttributeError(f"{cls.__name__!r} object has no attribute {name!r}", name=name)
+    return AttributeError(_NoField(cls, name), name=name)
+
+
+class _NoField:
+    """The text of an ``AttributeError``, built when it is read."""
+
+    __slots__ = ("_cls", "_name")
+
+    def __init__(self, cls: type, name: str) -> None:
+        self._cls, self._name = cls, name
+
+    def __str__(self) -> str:
+        cls, name = self._cls, self._name
+        known = {*dir(cls), *getattr(cls, "__dataclass_fields__", ())}
+        remedy = next(filter(None, (advice(base.__name__, name) for base in cls.__mro__)), "")
+        return str(no_attribute(f"{cls.__name__!r} object", name, sorted(known), remedy))
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
 
 
 def unknown_option(place: str, name: str, value: Any, known: Collection[str], owner: str = "") -> str:
@@ -196,6 +221,21 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens": "`total`",
         "cost": "`total_cost`",
     },
+    "Image": {"url uri": "`data`, which is the URL if the source is 'url'"},
+    "Stream attributes": {
+        "cancel dispose stop close unsubscribe abort": (
+            "a stream does not run, its subscriptions do; write `subscription = stream.subscribe(...)`, and "
+            "`subscription.dispose()` to stop the call, or leave the loop that iterates over the stream"
+        ),
+        "exhaust_map exhaustMap": (
+            "write `.map(fn).exclusive()` to skip items while fn's stream runs, or `.pipe(ops.keep_latest(), "
+            "ops.map_async(fn, concurrency=1))` to keep the newest one"
+        ),
+        "merge_map mergeMap": "write `.flat_map(fn)`, or `.map(fn).merge(max_concurrent=3)` for a few at a time",
+        "retry_when retryWhen": (
+            "write `.retry(3)`, or pass the option `retry={'max_attempts': 3}` to the call to wait between attempts"
+        ),
+    },
     "_Event": {
         "choices": "`event.delta` if the event is a TextDelta; to receive only the text, use `.pipe(ops.text())`",
         "delta": (
@@ -216,12 +256,17 @@ ADVICE: dict[str, dict[str, str]] = {
             "`rxllm.telemetry.{name}`"
         ),
         "FakeImages GeminiImages OpenAIImages HTTPImageAdapter ImageAdapter": "`rxllm.images.{name}`",
-        "Attachment Call FilePart FunctionTool Halt Image ImagePart ImageRequest ImageResponse ImageUsage Labelled "
-        "MessageLike ModelInfo Part Partial Progress ProviderPart ResponseFormat SessionStatus SourcePart Spending "
-        "TextAt TextPart ThinkingPart TokenCount ToolCallPart Turn image_request request_key": "`rxllm.values.{name}`",
+        "Attachment FilePart FunctionTool Halt ImagePart ImageUsage Labelled MessageLike ModelInfo Part Partial "
+        "Progress ProviderPart ResponseFormat SessionStatus SourcePart Spending TextAt TextPart ThinkingPart "
+        "TokenCount ToolCallPart Turn request_key": "`rxllm.values.{name}`",
         "Adapter HTTPAdapter providers": "`rxllm.adapters.{name}`",
         "ChatOptions GenerateOptions ImageOptions Input StepOptions": "`rxllm.pipelines.{name}`",
         "Journal Limiter ToolRecord": "`rxllm.runtime.{name}`",
+        "merge zip combine_latest": "`stream.{name}(other)`",
+        "cache cached record cassette Cassette": (
+            "`rxllm.testing.Cassette('answers.jsonl', engine)`, an engine that pays for each answer once and replays "
+            "it; for a batch, write `rxllm.generate_many(engine, requests, journal='out.jsonl')`"
+        ),
         "use_transport": "`rxllm.http.use_transport`",
         "progress_bar": "`rxllm.display.progress_bar`",
         "AgentTool": "`rxllm.tools.AgentTool`",
@@ -277,7 +322,12 @@ ADVICE: dict[str, dict[str, str]] = {
         "guardrail guardrails check moderate": "`guard(check)`, or `rxllm.alongside(check)`",
         "pause pausable valve": "`gate(while_open)`",
         "latest drop sample_latest": "`keep_latest()`",
-        "share share_replay broadcast": "`share_folded(grace)`",
+        "share share_replay broadcast": "`share_folded()`",
+        "cache cached record replay": (
+            "`rxllm.testing.Cassette('answers.jsonl', engine)`, an engine that pays for each answer once and replays it"
+        ),
+        "exhaust_map": "`keep_latest()`, which drops items while the consumer is busy",
+        "retry_when": "`retry_before_content(...)`, or reactivex's `stream.retry(...)`",
         "tools call_tools execute_tools": "`run_tools(tools, thread=thread)`",
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
@@ -349,6 +399,14 @@ ADVICE: dict[str, dict[str, str]] = {
         ),
         "journal ordered on_progress": (
             "it is an option of generate_many, as in `rxllm.generate_many(engine, requests, journal='out.jsonl')`"
+        ),
+        "cache caching use_cache cached": (
+            "to pay for each answer once, ask a cassette: `rxllm.testing.Cassette('answers.jsonl', engine)`; for a "
+            "batch, write `rxllm.generate_many(engine, requests, journal='out.jsonl')`"
+        ),
+        "resume resume_from checkpoint": (
+            "a batch continues from its journal: `rxllm.generate_many(engine, requests, journal='out.jsonl')`; to "
+            "continue a halted chat, write `rxllm.resume(engine, halted)`"
         ),
         "rate_limit rate_limiter requests_per_minute tokens_per_minute requests_per_second rpm tpm": (
             "write `rxllm.Engine(..., operators=[rxllm.operators.rate_limited(requests_per_minute=500)])`"
@@ -438,19 +496,34 @@ ADVICE: dict[str, dict[str, str]] = {
         "model": 'pass the model to the engine: `Engine(Fake("Hello"), model="...")`',
         "tools": 'pass tools to the engine: `Engine(Fake("Hello"), tools=[...])`',
     },
+    "FilePart(...)": {
+        "mimeType mimetype mime media_type mediaType content_type contentType": "mime_type",
+        "filename fileName file_name": "name",
+        "uri href": "url",
+    },
+    "web.chat(...)": {
+        "context deps user": (
+            "the tools of a conversation receive its session's context: save such a session first, as in `await "
+            "store.save(rxllm.Session(id=..., context={...}))`; for all conversations, write `rxllm.Engine(..., "
+            "context={...})`"
+        ),
+        "tools model prepare operators": "pass it to the engine: `rxllm.Engine(..., {name}=...)`",
+        "sessions session_store": "store",
+    },
+    # For functions that lack an argument
+    "arguments": {
+        "partials": "`ops.partials(City)`, with a class such as a dataclass or a pydantic model",
+        "parsed": "`ops.parsed(City)`, with a class such as a dataclass or a pydantic model",
+        "Cassette": "`rxllm.testing.Cassette('answers.jsonl', 'openai:gpt-5')`, and ask that in place of the engine",
+        "Stream.of": "`rxllm.Stream.of(reactivex.from_iterable(items))`",
+        "timeout": "`rxllm.Engine(adapter, params={'timeout': rxllm.Timeouts(first=10)})`",
+    },
     "Budget(...)": {"dollars cost max_cost": "write `usd=...`"},
     "tool(...)": {
         "tool_timeout timeout_seconds time_limit": "timeout",
         "needs_approval requires_approval require_approval confirm": "approval",
         "parameters input_schema args_schema inputSchema": "schema",
         "function func fn callback": "handler",
-    },
-    "Stream method": {
-        "exhaust_map": (
-            "`.map(fn).exclusive()` to skip items while fn's stream runs, or `.pipe(ops.keep_latest(), "
-            "ops.map_async(fn, concurrency=1))` to keep the newest one"
-        ),
-        "merge_map": "`.flat_map(fn)`, or `.map(fn).merge(max_concurrent=3)` for a few at a time",
     },
     # For streams that are used as if they were results, because ``.run()`` was not called.
     "Stream": {

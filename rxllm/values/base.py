@@ -82,7 +82,7 @@ class Value(DataClassJsonMixin):
     if not TYPE_CHECKING:  # type checkers report unknown attributes on their own
 
         def __getattr__(self, name: str) -> Any:
-            raise no_field(self, name, dir(self))
+            raise no_field(type(self), name)
 
     def __eq__(self, other: object) -> bool:
         return self._compared(self) == self._compared(other) if type(other) is type(self) else NotImplemented

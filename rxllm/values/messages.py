@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 from urllib.parse import unquote
 
-from rxllm.values.argument_checks import must_be, shown
+from rxllm.values.advice import advice, unknown_option
+from rxllm.values.argument_checks import invalid_option, must_be, shown
 from rxllm.values.base import Value, value
 from rxllm.values.errors import ValidationError
 from rxllm.values.images import Image
@@ -67,10 +68,18 @@ class FilePart(Value):
     """A file sent to the model, or an image or audio that the model generated.
 
     `file` has the keys ``"mime_type"`` and either ``"data"`` (bytes) or ``"url"``. The key ``"name"`` is optional.
-    `user` makes such parts from paths, URLs and bytes.
+    `user` makes such parts from paths, URLs and bytes. Files from a provider can have keys of its own.
+
+    Raises ``ValidationError("invalid_option")`` for a key that other libraries use for one of these.
     """
 
     file: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        for key in self.file:
+            if advice("FilePart(...)", key):
+                known = ("mime_type", "data", "url", "name")
+                raise invalid_option("file", unknown_option("FilePart(...)", key, self.file[key], known, "FilePart"))
 
 
 @value

@@ -11,6 +11,7 @@ from rxllm.values.function_tools import as_tool
 from rxllm.values.json_text import json_bytes, python_number
 from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart, TextPart, ThinkingPart, ToolCallPart
 from rxllm.values.tools import Tool
+from rxllm.values.usage import Usage
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
 """An API key, or a function that returns one. The function is called for every attempt to send a request."""
@@ -140,6 +141,19 @@ def estimated_tokens(request: Request) -> int:
     form = request.response_format if isinstance(request.response_format, dict) else None
     extra = sum(_tokens(len(json_bytes(data))) for data in (*tools, form) if data is not None)
     return extra + sum(map(message_tokens, request.messages))
+
+
+CHARACTERS_PER_TOKEN = 4
+"""The number of characters of an answer that are estimated as one token."""
+
+
+def estimated_usage(request: Request, answer: str) -> Usage:
+    """Estimate the usage of a call whose provider reported none: `answer` is the text that has arrived so far.
+
+    >>> estimated_usage(Request((Message("user", "Name three primes."),)), "2, 3")
+    Usage(input_tokens=9, output_tokens=1)
+    """
+    return Usage(estimated_tokens(request), -(-len(answer) // CHARACTERS_PER_TOKEN))
 
 
 def message_tokens(message: Message) -> int:

@@ -10,8 +10,10 @@ import msgspec
 from rxllm.values.argument_checks import shorten
 from rxllm.values.base import Value, value
 from rxllm.values.codec import encode_result
+from rxllm.values.drawing import card_html
 from rxllm.values.errors import LLMError
 from rxllm.values.messages import Message, Part, ThinkingPart, attached, shown_attached
+from rxllm.values.times import Measured
 from rxllm.values.tools import ToolCall
 from rxllm.values.usage import Usage
 
@@ -28,7 +30,7 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"
 
 
 @value
-class Response(Value, Generic[T]):
+class Response(Measured, Value, Generic[T]):
     """A model's response to one request.
 
     `message` is the whole response. `output_text` is its text. `tool_calls` are the calls that the client must run.
@@ -60,6 +62,8 @@ class Response(Value, Generic[T]):
     id: str | None = None
     model: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    html = card_html
 
     @property
     def thinking(self) -> str:

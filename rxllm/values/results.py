@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from rxllm.values.argument_checks import check, shorten
 from rxllm.values.base import Value, value
+from rxllm.values.drawing import card_html
 from rxllm.values.errors import LLMError, ValidationError
 from rxllm.values.json_text import json_data
 from rxllm.values.messages import Message
 from rxllm.values.responses import FinishReason, Response
 from rxllm.values.threads import MessageLike, Thread
+from rxllm.values.times import Measured
 from rxllm.values.tools import ToolCall
 from rxllm.values.usage import Usage
 
@@ -26,7 +28,7 @@ else:
 
 
 @value
-class StepResult(Value, Generic[T]):
+class StepResult(Measured, Value, Generic[T]):
     """One round trip to the model.
 
     `thread` includes the response and the tool results.
@@ -46,6 +48,8 @@ class StepResult(Value, Generic[T]):
     done: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     agent_usage: Usage = field(default_factory=Usage)
+
+    html = card_html
 
     @property
     def output_text(self) -> str:
@@ -75,7 +79,7 @@ class StepResult(Value, Generic[T]):
 
 
 @value
-class ChatResult(Value, Generic[T]):
+class ChatResult(Measured, Value, Generic[T]):
     """The result of a chat that has completed or halted.
 
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
@@ -94,6 +98,8 @@ class ChatResult(Value, Generic[T]):
     usage: Usage = field(default_factory=Usage)
     error: LLMError | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    html = card_html
 
     @property
     def output_text(self) -> str:
@@ -152,8 +158,8 @@ def rows(results: Iterable[Response[Any] | StepResult[Any] | ChatResult[Any]]) -
     * ``finish_reason`` is the `halted_reason` for a chat.
     * ``provider`` is known if the response or an error names it.
     * ``input_tokens``, ``output_tokens``, ``total_tokens`` and ``cost`` are taken from `usage`.
-    * ``seconds`` is the duration of the last response. Only some providers, such as Ollama, llama.cpp, Groq and
-      Cerebras, report it.
+    * ``seconds`` and ``ttft`` are the result's `seconds` and `first_token_seconds`. If the seconds were not measured,
+      they are taken from the provider's report on the last response. Ollama, llama.cpp, Groq and Cerebras send one.
     * ``error_type``, ``error_reason`` and ``error_message`` are the error's class, reason and message.
 
     Raises ``ValidationError("invalid_option")`` if any item is not a result.
@@ -181,7 +187,8 @@ def _row(result: Any, parsed: dict[str, Any]) -> dict[str, Any]:
         "output_tokens": usage.output_tokens,
         "total_tokens": usage.total or None,
         "cost": None if usage.total_cost is None else float(usage.total_cost),
-        "seconds": _seconds(metadata.get("timings")),
+        "seconds": _seconds(metadata.get("timings")) if result.seconds is None else result.seconds,
+        "ttft": result.first_token_seconds,
         "error_type": type(error).__name__ if error else None,
         "error_reason": error.reason if error else None,
         "error_message": error.message if error else None,

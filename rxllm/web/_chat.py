@@ -22,7 +22,7 @@ import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Never
 from urllib.parse import quote, unquote
 
 import reactivex
@@ -30,13 +30,14 @@ from msgspec.structs import replace
 from reactivex import operators as rx
 
 import rxllm
-from rxllm import Event, LLMError, RunError, Session, Stream, Thread, Tool, ValidationError, serializer
+from rxllm import EngineError, Event, LLMError, RunError, Session, Stream, Thread, Tool, ValidationError, serializer
 from rxllm import operators as ops
 from rxllm.engine import Engine, as_engine
 from rxllm.runtime import log_hidden, off_loop
 from rxllm.session import SavedSession, SessionStore, session_size, stream_resume
 from rxllm.tools import AgentTool
-from rxllm.values.argument_checks import check, check_count, check_instance
+from rxllm.values.advice import unknown_option
+from rxllm.values.argument_checks import check, check_count, check_instance, invalid_option, must_be
 from rxllm.web._ag_ui_encoder import Encoder as AGUIEncoder
 from rxllm.web._ag_ui_request import AGUIInput, ag_ui_id, from_ag_ui
 from rxllm.web._chat_door import Allow, ChatRequest, Door
@@ -69,6 +70,12 @@ _READERS: Mapping[str, Any] = {"ui": (ui_id, from_ui), "ag-ui": (ag_ui_id, from_
 _STATUSES = {"store_unavailable": 503, "overflow": 503, "missing_tool_results": 400, "invalid_option": 400}
 
 
+_OPTIONS = (
+    *("store", "protocol", "path", "allow", "origins", "system", "client_tools", "busy", "background", "runs"),
+    *("max_body", "max_session", "max_per_minute", "max_running"),
+)
+
+
 def chat(
     engine: Engine | str | Any,
     store: SessionStore,
@@ -86,6 +93,7 @@ def chat(
     max_session: int = MAX_SESSION,
     max_per_minute: int = 30,
     max_running: int = 100,
+    **unknown: Never,
 ) -> App:
     """Return an ASGI application that lets browsers chat with `engine`, and keeps the sessions in `store`.
 
@@ -115,6 +123,9 @@ def chat(
     Raises ``ValidationError("invalid_option")`` for invalid arguments, and the same errors as ``rxllm.stream`` for an
     invalid engine.
     """
+    if unknown:
+        name, value = next(iter(unknown.items()))
+        raise EngineError("unknown_option", unknown_option("web.chat(...)", name, value, _OPTIONS, "web.chat"))
     check("protocol", protocol, protocol in [*_READERS], "'ui' or 'ag-ui'")
     check("busy", busy, busy in [*PATIENCE], "'refuse' or 'wait'")
     check("path", path, path.startswith("/") and path.rstrip("/") == path, 'a path such as "/api/chat"')
@@ -142,7 +153,11 @@ def chat(
         approvals, results = answers["approvals"], answers["results"]
         return stream_resume(engine.with_tools(*answers["tools"]), session, approvals=approvals, results=results)
 
-    kept.add_factory(path, build)
+    try:
+        kept.add_factory(path, build)
+    except ValidationError:
+        fault = must_be("a path at which these runs do not serve a chat yet", path)
+        raise invalid_option("path", f"{fault}; pass another path, or other runs") from None
     options = protocol, path, system, tuple(client_tools), busy, background, max_body, max_session, max_running
     return _Chat(engine, kept, Stream.of(kept.recover(every=RECOVERY)).share(), door, *options)
 

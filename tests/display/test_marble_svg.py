@@ -56,7 +56,7 @@ class Drawn:
 
 
 def measure(diagram: MarbleDiagram) -> Drawn:
-    root = ElementTree.fromstring(diagram.svg)
+    root = ElementTree.fromstring(diagram.svg())
     drawn = Drawn(float(root.attrib["width"]))
     for element in root:
         tag, style = element.tag.rpartition("}")[2], element.get("class", "")
@@ -132,7 +132,7 @@ def diagrams(draw: st.DrawFn) -> MarbleDiagram:
 
     streams = [plays(source, **VALUES) for source in sources]
     diagram = marble_diagram(streams, combine, labels=[*"abc"[: len(streams)], "combine"], until=20.0, virtual=True)
-    assume("many items" not in diagram.svg)
+    assume("many items" not in diagram.svg())
     return diagram
 
 
@@ -229,7 +229,7 @@ def test_content_keeps_its_colour_when_an_operator_unwraps_it_or_adds_a_name() -
 
 
 def test_only_errors_are_red_and_all_colours_are_legible_on_light_and_dark_pages() -> None:
-    svg = SCENARIOS["race"]().svg
+    svg = SCENARIOS["race"]().svg()
     assert tuple(dict.fromkeys(PALETTE)) == PALETTE
     for colour in (*PALETTE, *re.findall(r"\.bad{fill:(#\w+)}", svg)):
         assert min(contrast(colour, page) for page in ("#ffffff", "#0d1117")) >= 3
@@ -247,7 +247,7 @@ def luminance(colour: str) -> float:
 
 
 def test_inside_a_page_a_picture_has_the_colours_of_the_page() -> None:
-    svg = SCENARIOS["race"]().svg
+    svg = SCENARIOS["race"]().svg()
     style = re.search("<style>(.*?)</style>", svg, re.DOTALL)
     assert style is not None
     rules = re.findall(r"([^{}\n]+){([^{}]*)}", re.sub(r"@media[^{]*{", "", style[1]))
@@ -307,7 +307,7 @@ def test_the_axis_has_times_that_people_read(duration: float, labels: list[str])
 
 
 def test_a_picture_has_a_title_and_a_description_of_each_row() -> None:
-    root = ElementTree.fromstring(SCENARIOS["hedge"]().svg)
+    root = ElementTree.fromstring(SCENARIOS["hedge"]().svg())
     title, description = root[0].text, root[1].text
     assert title == "source through hedge(after=2)"
     assert description is not None

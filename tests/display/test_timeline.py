@@ -114,7 +114,7 @@ def test_a_chat_has_a_row_for_each_step_and_tool() -> None:
     assert [row.about for row in first.rows] == ["poems", "Oslo"]
     assert (first.rows[0].error, first.rows[1].error) == ("", "ValueError: no station in Oslo")
     assert bars(second) == [("waiting", 2.4, 3.4), ("text", 3.4, 4.4)]
-    assert (first.first_token, second.first_token) == pytest.approx((0.5, 1.0))
+    assert (first.ttft, second.ttft) == pytest.approx((0.5, 1.0))
     assert second.tokens_per_second == pytest.approx(61)
     assert run.title == "A line on the sea, please."
     assert run.summary == "2 steps · 2 tool calls (1 failed) · 4.4 s · 1,457 tokens · $0.003"
@@ -163,7 +163,7 @@ def test_retries_are_cut_bars_in_the_row_of_the_response() -> None:
     kinds = ("lost", "waiting", "lost", "waiting", "text")
     times = [0, 0.5, 1.5, 2.0, 5.0, 5.0]
     assert bars(run.rows[0]) == [*zip(kinds, times, times[1:], strict=False)]
-    assert run.rows[0].first_token == pytest.approx(5)
+    assert run.rows[0].ttft == pytest.approx(5)
     assert "rate_limited" in run.rows[0].bars[0].title
 
 
@@ -195,7 +195,7 @@ def test_a_hedge_begins_where_its_second_call_did() -> None:
     hedged = rxllm.hedge(rxllm.stream_generate(Fake([("delay", 9), "Late"], [("delay", 1), "In time"]), "Hi"), after=2)
     (row,) = timeline(timed(hedged)).rows
     assert (bars(row), bars(row.rows[0])) == ([("waiting", 2, 3), ("text", 3, 3)], [("lost", 0, 3)])
-    assert row.first_token == pytest.approx(3)
+    assert row.ttft == pytest.approx(3)
 
 
 def test_a_fallback_has_a_row_for_each_engine() -> None:
@@ -233,7 +233,7 @@ def test_the_figures_are_those_of_telemetry() -> None:
     seen: list[Any] = []
     items = timed(sea(search, weather, observers=[seen.append]))
     run = timeline(items)
-    assert [row.first_token for row in run.rows] == [x.seconds for x in seen if isinstance(x, telemetry.FirstToken)]
+    assert [row.ttft for row in run.rows] == [x.seconds for x in seen if isinstance(x, telemetry.FirstToken)]
     assert [row.usage for row in run.rows] == [x.usage for x in seen if isinstance(x, telemetry.CallFinished)]
     taken = {x.tool: x.seconds for x in seen if isinstance(x, telemetry.ToolFinished)}
     assert {row.name: row.end - row.start for row in run.rows[0].rows} == pytest.approx(taken)
@@ -321,7 +321,7 @@ def test_a_result_of_timed_events_shows_its_timeline() -> None:
 def test_a_stream_of_timed_events_keeps_its_times(capsys: pytest.CaptureFixture[str]) -> None:
     items = [Timed(2.0, TextDelta("a")), Timed(3.0, TextDelta("b"))]
     run = timeline(rxllm.Stream.of(from_iterable(items)))
-    assert (run.seconds, run.rows[0].first_token) == (3.0, 2.0)
+    assert (run.seconds, run.rows[0].ttft) == (3.0, 2.0)
     assert run.result.output_text == "ab"
     assert "2.0 s TTFT" in capsys.readouterr().out
 
@@ -379,7 +379,8 @@ def test_every_bar_has_a_hover_title_and_the_table_has_the_figures() -> None:
 def test_the_picture_inherits_its_colours_and_has_no_style_but_in_a_file(tmp_path: Path) -> None:
     run = timeline([Timed(1.0, TextDelta("a"))], title="Mine")
     assert "<style" not in run.html()
-    assert run.svg(tmp_path / "run.svg") == (tmp_path / "run.svg").read_text(encoding="utf-8")
+    run.svg(tmp_path / "run.svg")
+    assert run.svg() == (tmp_path / "run.svg").read_text(encoding="utf-8")
     assert "prefers-color-scheme" in run.svg()
     assert ">Mine</text>" in run.html()
 

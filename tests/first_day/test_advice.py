@@ -13,9 +13,11 @@ from functools import partial
 from typing import Any, get_overloads
 
 import pytest
+import reactivex
 
 import rxllm
-from rxllm import Engine, Fake, ToolCall, operators, tool
+from rxllm import Engine, Fake, ToolCall, operators, testing, tool
+from rxllm.values import FilePart
 from rxllm.values.advice import ADVICE, ANY, codes, filled
 from tests.tables import assert_rows
 
@@ -37,11 +39,19 @@ VALUES: dict[str, Any] = {
     "ToolCall": ToolCall("c1", "add"),
     "Usage": rxllm.Usage(),
     "_Event": rxllm.MessageStarted(rxllm.user("Hi")),
+    "Image": rxllm.Image.from_url("https://example.org/a.png"),
+    "Stream attributes": EVENTS,
     "Engine": ENGINE,
 }
 """A value of every class whose attributes have a section."""
 
 MODULES: dict[str, Any] = {"rxllm": rxllm, "rxllm.operators": operators}
+
+
+def file_part(*, mime_type: str = "", data: bytes = b"", url: str = "", name: str = "", **others: Any) -> FilePart:
+    """Return a part as one writes it, with an entry for each argument."""
+    return FilePart({"mime_type": "text/csv", "data": b"a,b", **others})
+
 
 TAKERS: dict[str, Callable[..., Any]] = {
     "call": partial(rxllm.chat, FAKE, "Hi"),
@@ -50,8 +60,19 @@ TAKERS: dict[str, Callable[..., Any]] = {
     "Fake(...)": Fake,
     "Budget(...)": rxllm.Budget,
     "tool(...)": partial(tool, name="add"),
+    "FilePart(...)": file_part,
+    "web.chat(...)": partial(rxllm.web.chat, FAKE, rxllm.session.MemorySessions()),
 }
 """What takes the options of every section of options."""
+
+LACKING: dict[str, Callable[[], Any]] = {
+    "partials": lambda: operators.partials(),
+    "parsed": lambda: operators.parsed(),
+    "Cassette": lambda: testing.Cassette("answers.jsonl"),
+    "Stream.of": lambda: rxllm.Stream.of([1, 2]),
+    "timeout": lambda: rxllm.OpenAIChat(timeout=rxllm.Timeouts(first=10)),
+}
+"""Calls that lack an argument, or have one of the wrong kind."""
 
 NOT_RUN: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
     "result": (lambda: STREAM.output_text, {"call": CALL, "attribute": "output_text"}),
@@ -80,6 +101,8 @@ def mistake(place: str, name: str) -> Callable[[], Any]:
     """Return what a user writes who needs the advice."""
     if place == "Stream":
         return NOT_RUN[name][0]
+    if place == "arguments":
+        return LACKING[name]
     if place in TAKERS:
         return partial(TAKERS[place], **{"wholly_different" if name == ANY else name: 5})
     return partial(getattr, (VALUES | MODULES)[place], name)
@@ -101,8 +124,9 @@ def remedy(place: str, name: str, text: str) -> str:
 
 
 def test_every_place_is_tried_here() -> None:
-    assert set(ADVICE) == {*VALUES, *MODULES, *TAKERS, "Stream"}
+    assert set(ADVICE) == {*VALUES, *MODULES, *TAKERS, "Stream", "arguments"}
     assert {name for place, name, _ in ENTRIES if place == "Stream"} == set(NOT_RUN)
+    assert {name for place, name, _ in ENTRIES if place == "arguments"} == set(LACKING)
 
 
 def test_a_name_has_one_piece_of_advice_at_a_place() -> None:
@@ -159,10 +183,12 @@ THEIRS = {
     "logging": logging,
     "ops": operators,
     "rxllm": rxllm,
+    "reactivex": reactivex,
 }
 """What the names in code stand for, besides those of rxllm."""
 
 PLACEHOLDERS = {
+    *("adapter", "City", "items", "store", "subscription"),
     *("budget", "check", "function", "grace", "halted", "message", "name", "other", "path", "question", "request"),
     *("requests", "save", "text", "thread", "tools", "type", "url", "while_open"),
 }
@@ -238,7 +264,9 @@ def options_of(function: Any) -> set[str]:
     is_beside_adapter = isinstance(function, partial) and function.func is Engine
     function = function.func if isinstance(function, partial) else function
     parameters = [*inspect.signature(function).parameters.values()]
-    if parameters[-1:] and parameters[-1].kind is parameters[-1].VAR_KEYWORD and not is_beside_adapter:
+    if parameters[-1:] and parameters[-1].annotation == "Never":  # it takes no other arguments
+        parameters.pop()
+    elif parameters[-1:] and parameters[-1].kind is parameters[-1].VAR_KEYWORD and not is_beside_adapter:
         forms = get_overloads(function) or [rxllm.chat, rxllm.OpenAIChat]  # others pass them on to these
         parameters += [parameter for form in forms for parameter in inspect.signature(form).parameters.values()]
     by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)

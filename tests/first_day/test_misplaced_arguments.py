@@ -6,12 +6,26 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rxllm
-from rxllm import Anthropic, Engine, EngineError, Fake, Gemini, Ollama, OpenAIChat, OpenAIResponses
+from rxllm import (
+    Anthropic,
+    Engine,
+    EngineError,
+    Fake,
+    Gemini,
+    Ollama,
+    OpenAIChat,
+    OpenAIResponses,
+    ValidationError,
+    testing,
+)
+from rxllm import operators as ops
+from tests.waiting import wait_until
 
 ADAPTERS: list[Any] = [
     OpenAIChat,
@@ -97,3 +111,47 @@ def test_an_error_of_an_adapter_s_own_is_not_changed() -> None:
 
     with pytest.raises(TypeError, match=r"^mine$"):
         Mine()
+
+
+def test_streams_are_merged_by_keyword_as_in_dict() -> None:
+    streams = {name: rxllm.generate(Fake(name.upper()), "Hi") for name in ("a", "b")}
+    for merged in (rxllm.merge_labelled(**streams), rxllm.merge_labelled({"a": streams["a"]}, b=streams["b"])):
+        assert sorted((item.label, item.item.output_text) for item in merged) == [("a", "A"), ("b", "B")]  # type: ignore[union-attr]
+    for wrong in ({}, None, [streams["a"]]):
+        with pytest.raises(ValidationError, match="streams must be a non-empty mapping"):
+            rxllm.merge_labelled(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValidationError, match="must be an Observable"):
+        rxllm.merge_labelled(a=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout", [rxllm.Timeouts(first=3), 0, -1, "3", True])
+def test_the_timeout_of_an_adapter_is_a_number(timeout: Any) -> None:
+    with pytest.raises(ValidationError, match="timeout must be a positive number of seconds.*params={'timeout'"):
+        rxllm.OpenAIChat(api_key="k", timeout=timeout)
+    assert rxllm.OpenAIChat(api_key="k", timeout=2.5).timeout == 2.5
+
+
+def test_what_the_advice_writes_runs(tmp_path: Path) -> None:
+    limited = Engine(Fake("Hi"), params={"timeout": rxllm.Timeouts(first=10)})
+    assert rxllm.generate(limited, "Hi").run().output_text == "Hi"
+    model = Fake("Hi")
+    for _ in range(2):
+        cassette = testing.Cassette(tmp_path / "answers.jsonl", model)
+        assert rxllm.generate(cassette, "Hi").run().output_text == "Hi"
+    assert len(model.requests) == 1
+
+
+def test_a_share_without_a_grace_is_cancelled_with_its_last_watcher() -> None:
+    ended: list[str] = []
+    source = rxllm.stream_generate(Fake(["Hel", ("delay", 100), "lo"]), "Hi").finally_action(lambda: ended.append("x"))
+
+    def watch(shared: Any) -> None:
+        first, second = (iter(shared) for _ in range(2))
+        next(first)
+        next(second)
+        first.close()
+        assert not ended
+        second.close()
+
+    watch(source.pipe(ops.share_folded()))
+    wait_until(lambda: ended == ["x"])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import subprocess
 import sys
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,9 @@ from rxllm import adapters, operators, testing
         (rxllm, "UsageLimits", "; write rxllm.Budget(tokens=...), with operators.budget(budget)"),
         (rxllm, "Command", "; write rxllm.resume(engine, halted, approvals={...})"),
         (rxllm, "OpenAI", "; write rxllm.OpenAIChat()"),
+        (rxllm, "merge", "; write stream.merge(other)"),
+        (rxllm, "cache", "; write rxllm.testing.Cassette('answers.jsonl', engine), an engine that pays"),
+        (operators, "exhaust_map", "; write keep_latest(), which drops items while the consumer is busy"),
         (rxllm, "genrate", " (did you mean 'generate'?)"),
         (rxllm, "textdelta", " (did you mean 'TextDelta'?)"),
         (rxllm, "wholly_different", ""),
@@ -60,6 +66,38 @@ def test_a_name_that_is_not_there_is_answered(module: ModuleType, name: str, rem
     assert str(caught.value).startswith(beginning)
     assert remedy or str(caught.value) == beginning
     assert not hasattr(module, name)
+
+
+VALUES = [rxllm.TextDelta("Hi"), rxllm.Usage(), rxllm.user("Hi"), rxllm.Engine(rxllm.Fake("Hi"))]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("name", ["_repr_png_", "__array__", "wholly_different", "choices"])
+def test_looking_for_an_attribute_of_a_value_builds_no_hint(value: object, name: str) -> None:
+    calls: list[str] = []
+    sys.setprofile(lambda frame, kind, _: calls.append(frame.f_code.co_name) if kind == "call" else None)
+    try:
+        found = hasattr(value, name)
+    finally:
+        sys.setprofile(None)
+    assert not found
+    assert [call for call in calls if call != "<lambda>"][:4] in (
+        ["__getattr__", "no_field"],
+        ["__getattr__", "no_field", "__init__"],
+    )
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_a_hint_is_there_however_the_error_is_read(value: Any) -> None:
+    with pytest.raises(AttributeError) as caught:
+        _ = value.retr
+    error = caught.value
+    assert type(error) is AttributeError
+    assert error.name == "retr"
+    for text in (str(error), f"{error}", pickle.loads(pickle.dumps(error)).args[0], copy.copy(error).args[0]):
+        assert str(text).startswith(f"{type(value).__name__!r} object has no attribute 'retr'")
+    assert repr(error) == f"AttributeError({str(error)!r})"
+    assert "(did you mean 'retry'?)" in str(error) or not isinstance(value, rxllm.Engine)
 
 
 @pytest.mark.judges

@@ -20,7 +20,7 @@ def test_every_picture_is_of_an_operator() -> None:
 
 @pytest.mark.parametrize("name", pictures.SCENARIOS)
 def test_a_picture_is_what_the_operator_does(name: str) -> None:
-    drawn = pictures.SCENARIOS[name]().svg
+    drawn = pictures.SCENARIOS[name]().svg()
     assert (pictures.FOLDER / f"{name}.svg").read_text() == drawn, "run python -m tests.operators_page"
 
 

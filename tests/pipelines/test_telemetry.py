@@ -226,7 +226,21 @@ def test_the_last_failure_is_no_retry() -> None:
 
 def test_leaving_during_a_wait_is_cancelling() -> None:
     told = heard(rxllm.generate, Fake([AdapterError("timeout")]), 3, retry=RetryPolicy(base_delay=5, jitter=0))
-    assert told[-1] == CallFinished(*ABOUT, "cancelled", 3.0)
+    assert told[-1] == CallFinished(*ABOUT, "cancelled", 3.0, estimated_usage=Usage(5, 0))
+
+
+def test_a_cancelled_call_has_the_usage_that_a_budget_estimates() -> None:
+    budget = rxllm.Budget(tokens=10_000)
+    fake = Fake([("thinking", "Hmm."), "12345678", ("delay", 5), "more", Usage(9, 9)])
+    (*_, finished) = heard(rxllm.generate, fake, 3, {"operators": [rxllm.operators.budget(budget)]})
+    assert isinstance(finished, CallFinished)
+    assert finished.estimated_usage is not None
+    assert (finished.outcome, finished.usage) == ("cancelled", Usage())
+    assert finished.estimated_usage == Usage(5, 3)
+    assert budget.spent.estimated == finished.estimated_usage.total
+    (*_, whole) = heard(rxllm.generate, fake)
+    assert isinstance(whole, CallFinished)
+    assert (whole.usage, whole.estimated_usage) == (Usage(9, 9), None)
 
 
 def test_middleware_that_asks_again_makes_another_call() -> None:

@@ -6,6 +6,7 @@ import pytest
 from reactivex import operators as rx
 from reactivex.testing import TestScheduler
 
+from rxllm import StreamError
 from rxllm.testing.marbles import START, Spy, check, cold, parse, record
 
 
@@ -29,8 +30,11 @@ def test_a_diagram_is_read_from_left_to_right() -> None:
         ("-(a", {}, "at 1: this bracket is not closed"),
         ("-(a(b))", {}, "at 3: brackets must be in pairs"),
         ("-a)", {}, "at 2: brackets must be in pairs"),
-        ("-X", {}, "at 1: X must be an exception"),
-        ("-X", {"X": "no"}, "at 1: X must be an exception"),
+        ("-X", {}, r"at 1: X is the stream's error: pass it, as in X=ValueError\(...\) or X=ValueError$"),
+        ("-X", {"X": "no"}, "at 1: X is the stream's error: pass it"),
+        ("-X", {"X": int}, "at 1: X is the stream's error: pass it"),
+        ("-a-#", {}, "at 3: # is the stream's error: pass it, as in X=ValueError"),
+        ("-#b", {"X": ValueError()}, "at 2: no notification can follow the end"),
     ],
 )
 def test_a_diagram_that_cannot_be_is_refused(marbles: str, values: dict[str, Any], what: str) -> None:
@@ -52,6 +56,42 @@ def test_check_says_what_came_instead() -> None:
     message = str(caught.value)
     assert "first subscription: it emitted\n  [(1, 'next', 'A'), (3, 'end', None)]" in message
     assert "but '-a-|' means\n  [(1, 'next', 'a'), (3, 'end', None)]" in message
+
+
+def no_b(item: str) -> str:
+    if item == "b":
+        raise ValueError("no b here")
+    return item
+
+
+@pytest.mark.parametrize("end", ["X", "#"])
+@pytest.mark.parametrize("error", [ValueError("no b here"), ValueError, Exception])
+def test_an_error_of_the_operator_itself_is_compared_by_what_it_is(end: str, error: Any) -> None:
+    check(rx.map(no_b), "-a-b-|", "^--!", f"-a-{end}", X=error)
+
+
+@pytest.mark.parametrize("error", [ValueError("another"), ValueError(), TypeError("no b here"), TypeError])
+def test_another_error_is_found(error: Any) -> None:
+    with pytest.raises(AssertionError, match="it emitted"):
+        check(rx.map(no_b), "-a-b-|", "^--!", "-a-X", X=error)
+
+
+def test_errors_within_items_are_compared_too() -> None:
+    def fail(item: str) -> Any:
+        return [item, (KeyError(item), ExceptionGroup(item, [OSError(2, item)]))]
+
+    check(rx.map(fail), "-a-|", "^--!", "-x-|", x=fail("a"))
+    with pytest.raises(AssertionError):
+        check(rx.map(fail), "-a-|", "^--!", "-x-|", x=fail("b"))
+
+
+def test_a_class_in_the_source_is_raised() -> None:
+    check(rx.map(str.upper), "-a#", "^-!", "-A#", X=ValueError, A="A")
+    check(rx.map(str.upper), "-aX", "^-!", "-AX", X=StreamError("truncated"), A="A")
+    with pytest.raises(
+        ValueError, match=r"the source cannot raise StreamError: .*'reason'; pass X=StreamError\(\.\.\.\)"
+    ):
+        check(rx.map(str.upper), "-aX", "^-!", "-AX", X=StreamError, A="A")
 
 
 def test_check_says_when_the_source_was_used() -> None:

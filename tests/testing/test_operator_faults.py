@@ -664,6 +664,47 @@ def test_an_operator_that_raises_is_told_so_first(make: Any, message: str) -> No
     assert "\nends_with_source: " in str(caught.value)
 
 
+def test_an_operator_of_other_items_is_told_to_pass_some() -> None:
+    with pytest.raises(AssertionError, match=r"at item 0, .*; if the operator takes other .* events=\['a', 'b'\]\n"):
+        assert_operator(lambda: rx.map(lambda item: item.upper()))
+    assert_operator(lambda: rx.map(lambda item: item.upper()), events=["a", "b"])
+    with pytest.raises(AssertionError, match=r"^it raised AttributeError\([^;]*\n"):
+        assert_operator(lambda: rx.map(lambda item: item.upper()), events=[1])
+
+
+class Whole:
+    def __init__(self) -> None:
+        self.text = ""
+
+    def feed(self, item: str) -> list[str]:
+        self.text += item
+        return []
+
+    def close(self) -> list[str]:
+        return [self.text]
+
+
+def whole_by_hand() -> Operator:
+    """Emit a string at the end, as one would write it first: an exception of `on_next` is lost."""
+
+    def subscribe(source: Observable[Any], observer: Any, scheduler: Any) -> Any:
+        state = Whole()
+
+        def end() -> None:
+            observer.on_next(state.text)
+            observer.on_completed()
+
+        return source.subscribe(state.feed, observer.on_error, end, scheduler=scheduler)
+
+    return from_subscribe(subscribe)
+
+
+def test_an_exception_that_is_lost_comes_with_the_mend() -> None:
+    with pytest.raises(AssertionError, match=r"was lost: .*feed\(item\) and close\(\), .*operators\.lift\(TheClass\)"):
+        assert_operator(whole_by_hand, events=["a", "b"])
+    assert_operator(lambda: ops.lift(Whole), events=["a", "b"])
+
+
 @pytest.mark.parametrize(
     "make",
     [

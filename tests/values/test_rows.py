@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import json
 import types
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
@@ -32,7 +33,7 @@ from rxllm import operators as ops
 from rxllm.testing import strategies
 
 COLUMNS = ["request", "text", "finish_reason", "model", "provider", "input_tokens", "output_tokens", "total_tokens"]
-COLUMNS += ["cost", "seconds", "error_type", "error_reason", "error_message"]
+COLUMNS += ["cost", "seconds", "ttft", "error_type", "error_reason", "error_message"]
 
 
 class Size(enum.Enum):
@@ -72,11 +73,11 @@ def test_a_row_has_plain_columns() -> None:
         metadata={"request_id": 7, "request_index": 0, "provider": "Fireworks", "logprobs": [1]},
     )
     assert rows([response, Response(finish_reason="error", error=error)]) == [
-        dict(zip(COLUMNS, [7, "Hi", "stop", "m-1", "Fireworks", 3, 2, 5, 1.0, None, None, None, None], strict=True)),
+        dict(zip(COLUMNS, [7, "Hi", "stop", "m-1", "Fireworks", 3, 2, 5, 1.0, *[None] * 5], strict=True)),
         dict(
             zip(
                 COLUMNS,
-                [None, "", "error", None, "openai", *[None] * 5, "AdapterError", "rate_limited", "Slow down."],
+                [None, "", "error", None, "openai", *[None] * 6, "AdapterError", "rate_limited", "Slow down."],
                 strict=True,
             )
         ),
@@ -151,7 +152,7 @@ def test_the_row_of_a_chat_has_the_usage_of_all_steps_and_why_it_halted() -> Non
 
 def test_the_row_of_a_step_is_that_of_its_response() -> None:
     result = rxllm.step(Fake(["4", Usage(3, 4)]), "Four?").run()
-    assert rows([result]) == rows([result.response])
+    assert rows([replace(result)]) == rows([result.response])
 
 
 def test_a_chat_without_a_response_has_a_row() -> None:

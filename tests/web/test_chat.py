@@ -69,6 +69,26 @@ def test_conversations_do_not_meet() -> None:
     visit(app, act)
 
 
+def test_tools_receive_the_context_of_a_session_that_was_saved_before() -> None:
+    users: list[Any] = []
+
+    @rxllm.tool
+    def whoami(context: rxllm.ToolContext) -> str:
+        users.append(context.context["user"])
+        return "you"
+
+    model = Fake(ToolCall("c1", "whoami", {}), "You are you.")
+    store = rxllm.session.MemorySessions()
+    app = web.chat(rxllm.Engine(model, tools=[whoami]), store)
+
+    async def act(page: Page) -> None:
+        await store.save(rxllm.Session(id="c", context={"user": "ada"}))
+        assert text_of(await page.say("Who am I?")) == "You are you."
+        assert users == ["ada"]
+
+    visit(app, act)
+
+
 def test_an_approval_resumes_the_turn() -> None:
     app, store = made(PAYS, "Paid.")
 

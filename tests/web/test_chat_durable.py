@@ -342,7 +342,7 @@ def test_the_store_must_be_the_runs_own(tmp_path: Path) -> None:
         with pytest.raises(ValidationError, match=r"runs\.sessions"):
             web.chat(Fake("Hi"), MemorySessions(), runs=runs)
         web.chat(Fake("Hi"), runs.sessions, runs=runs)
-        with pytest.raises(ValidationError, match="name"):
+        with pytest.raises(ValidationError, match="path at which these runs do not serve a chat yet, not '/api/chat'"):
             web.chat(Fake("Hi"), runs.sessions, runs=runs)
         web.chat(Fake("Hi"), runs.sessions, runs=runs, path="/api/other")
 
