@@ -47,6 +47,7 @@ from rxllm.values import (
 )
 from rxllm.values.argument_checks import check, check_count, check_function, check_instance, invalid_option, is_positive
 from rxllm.values.errors import as_llm_error
+from rxllm.values.times import with_times_of
 
 T = TypeVar("T")
 OnProgress = Callable[[Progress], object]
@@ -287,7 +288,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
         read = setup.response_format(request)
         if read is not None and not response.tool_calls:
             try:
-                response = replace(response, parsed=read(response.output_text))
+                response = with_times_of(response, replace(response, parsed=read(response.output_text)))
             except ValidationError:  # the type's validation has changed since the response was journaled
                 journal.forget(index)
                 return scoped(Deferred(ask), scope)
@@ -430,7 +431,8 @@ class _Emitter:
     def _emit(self, index: int, response: Response[Any], **notes: Any) -> None:
         if self._ids is not None:
             notes["request_id"] = self._ids[index]
-        self._observer.on_next(replace(response, metadata={**response.metadata, **notes}) if notes else response)
+        noted = replace(response, metadata={**response.metadata, **notes}) if notes else response
+        self._observer.on_next(with_times_of(response, noted))
 
 
 def _failed_response(error: LLMError) -> Response[Any]:

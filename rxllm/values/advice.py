@@ -228,10 +228,12 @@ ADVICE: dict[str, dict[str, str]] = {
             "`subscription.dispose()` to stop the call, or leave the loop that iterates over the stream"
         ),
         "exhaust_map exhaustMap": (
-            "write `.map(fn).exclusive()` to skip items while fn's stream runs, or `.pipe(ops.keep_latest(), "
-            "ops.map_async(fn, concurrency=1))` to keep the newest one"
+            "write `stream.map(fn).exclusive()` to skip items while fn's stream runs, or "
+            "`stream.pipe(ops.keep_latest(), ops.map_async(fn, concurrency=1))` to keep the newest one"
         ),
-        "merge_map mergeMap": "write `.flat_map(fn)`, or `.map(fn).merge(max_concurrent=3)` for a few at a time",
+        "merge_map mergeMap": (
+            "write `stream.flat_map(fn)`, or `stream.map(fn).merge(max_concurrent=3)` for a few at a time"
+        ),
         "retry_when retryWhen": (
             "write `.retry(3)`, or pass the option `retry={'max_attempts': 3}` to the call to wait between attempts"
         ),
@@ -262,7 +264,6 @@ ADVICE: dict[str, dict[str, str]] = {
         "Adapter HTTPAdapter providers": "`rxllm.adapters.{name}`",
         "ChatOptions GenerateOptions ImageOptions Input StepOptions": "`rxllm.pipelines.{name}`",
         "Journal Limiter ToolRecord": "`rxllm.runtime.{name}`",
-        "merge zip combine_latest": "`stream.{name}(other)`",
         "cache cached record cassette Cassette": (
             "`rxllm.testing.Cassette('answers.jsonl', engine)`, an engine that pays for each answer once and replays "
             "it; for a batch, write `rxllm.generate_many(engine, requests, journal='out.jsonl')`"

@@ -36,6 +36,13 @@ def measured(value: T, seconds: float, first_token_seconds: float | None, timed:
     return copy
 
 
+def with_times_of(original: Any, value: T) -> T:
+    """Return `value` with the times of `original`, from which it was made with ``replace``."""
+    if isinstance(original, Measured) and original.seconds is not None:
+        return measured(value, original.seconds, original.first_token_seconds, times_of(original))
+    return value
+
+
 def times_of(value: Any) -> Sequence[Any]:
     """Return the events and times that `measured` stored in `value`, or () if there are none."""
     return getattr(value, "__dict__", {}).get("_timed", ())

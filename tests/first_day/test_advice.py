@@ -189,7 +189,20 @@ THEIRS = {
 
 PLACEHOLDERS = {
     *("adapter", "City", "items", "store", "subscription"),
-    *("budget", "check", "function", "grace", "halted", "message", "name", "other", "path", "question", "request"),
+    *(
+        "budget",
+        "check",
+        "fn",
+        "function",
+        "grace",
+        "halted",
+        "message",
+        "name",
+        "other",
+        "path",
+        "question",
+        "request",
+    ),
     *("requests", "save", "text", "thread", "tools", "type", "url", "while_open"),
 }
 """Names in code that stand for what the user has."""

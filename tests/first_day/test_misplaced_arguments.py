@@ -126,7 +126,7 @@ def test_streams_are_merged_by_keyword_as_in_dict() -> None:
 
 @pytest.mark.parametrize("timeout", [rxllm.Timeouts(first=3), 0, -1, "3", True])
 def test_the_timeout_of_an_adapter_is_a_number(timeout: Any) -> None:
-    with pytest.raises(ValidationError, match="timeout must be a positive number of seconds.*params={'timeout'"):
+    with pytest.raises(ValidationError, match=r"timeout must be a positive number of seconds.*params={'timeout'"):
         rxllm.OpenAIChat(api_key="k", timeout=timeout)
     assert rxllm.OpenAIChat(api_key="k", timeout=2.5).timeout == 2.5
 

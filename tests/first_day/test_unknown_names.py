@@ -29,7 +29,6 @@ from rxllm import adapters, operators, testing
         (rxllm, "UsageLimits", "; write rxllm.Budget(tokens=...), with operators.budget(budget)"),
         (rxllm, "Command", "; write rxllm.resume(engine, halted, approvals={...})"),
         (rxllm, "OpenAI", "; write rxllm.OpenAIChat()"),
-        (rxllm, "merge", "; write stream.merge(other)"),
         (rxllm, "cache", "; write rxllm.testing.Cassette('answers.jsonl', engine), an engine that pays"),
         (operators, "exhaust_map", "; write keep_latest(), which drops items while the consumer is busy"),
         (rxllm, "genrate", " (did you mean 'generate'?)"),

@@ -80,3 +80,9 @@ def test_a_fold_changes_no_event() -> None:
     assert folded == completed
     assert folded.seconds is not None
     assert completed.seconds is None
+
+
+def test_the_answers_of_a_batch_have_them_too() -> None:
+    fake = Fake(*['{"name": "Rome"}'] * 2)
+    answers = rxllm.generate_many(fake, {"a": "Where?", "b": "And?"}, response_format={"type": "json_object"}).run()
+    assert all(answer.seconds is not None and answer.first_token_seconds is not None for answer in answers)

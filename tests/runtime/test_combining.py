@@ -73,7 +73,9 @@ def test_they_resolve_but_are_not_listed() -> None:
 
 def test_operators_of_rxjs_are_answered() -> None:
     source: Any = Stream.of(reactivex.of(1))
-    with pytest.raises(AttributeError, match=r"write \.map\(fn\)\.exclusive\(\) .*\.pipe\(ops\.keep_latest\(\), "):
+    with pytest.raises(
+        AttributeError, match=r"write stream\.map\(fn\)\.exclusive\(\) .*\.pipe\(ops\.keep_latest\(\), "
+    ):
         source.exhaust_map(str)
-    with pytest.raises(AttributeError, match=r"write \.flat_map\(fn\)"):
+    with pytest.raises(AttributeError, match=r"write stream\.flat_map\(fn\)"):
         source.merge_map(str)
