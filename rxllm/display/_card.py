@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from rxllm.collector import StreamCollector, with_partial_step
-from rxllm.display._words import Look, duration, ending, thinking_text
+from rxllm.display._words import Look, change_texts, duration, ending, thinking_text
 from rxllm.events import (
     EVENT_CLASSES,
     AskUserRequested,
@@ -366,6 +366,7 @@ def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]
     wrote = _seconds_writing(card, card.ended or now)
     if usage.output_tokens and wrote >= 0.001:
         texts.append(f"{usage.output_tokens / wrote:,.0f} tokens/s")
+    texts += dict.fromkeys(text for response in responses for text in change_texts(response.metadata))
     return [text for text in [*texts, *usage_texts(_used(card))] if text]
 
 

@@ -82,7 +82,7 @@ def fine_duration(seconds: float) -> str:
 
 
 def figures(row: Row) -> str:
-    """Return a row's numbers as text, followed by its error or note."""
+    """Return a row's numbers as text, followed by its error or note. The text about the cache is not part of it."""
     usage, rate = row.usage, row.tokens_per_second
     if row.kind == "step":
         texts = ["" if row.first_token is None else f"{fine_duration(row.first_token)} TTFT"]
@@ -92,6 +92,10 @@ def figures(row: Row) -> str:
     else:
         texts = ["" if row.end is None else fine_duration(row.end - row.start)]
     return " · ".join(filter(None, [*texts, row.error or row.note]))
+
+
+def _figures_and_cache(row: Row) -> str:
+    return " · ".join(filter(None, (figures(row), row.cache)))
 
 
 def dollars(cost: float | None) -> str:
@@ -173,11 +177,13 @@ def _row(depth: int, row: Row, y: float, scale: float, now: float) -> Iterator[s
         yield from _bar(bar, y - BAR / 2, scale, now)
     if row.first is not None:
         yield f'<path d="M{LEFT + row.first * scale:.1f} {y - 12}v24" stroke="currentColor" stroke-width="1.5"/>'
-    text = figures(row)
-    if text:
+    if text := figures(row):
         look = f'fill="{_RED}"' if row.error else 'opacity=".65"'
         shown = f"{_escape(truncate(text, 44))}<title>{_escape(text)}</title>"
-        yield f'<text x="{RIGHT}" y="{y + 4}" {look}>{shown}</text>'
+        yield f'<text x="{RIGHT}" y="{y + 4 - 7 * bool(row.cache)}" {look}>{shown}</text>'
+    if row.cache:
+        shown = f"{_escape(truncate(row.cache, 50))}<title>{_escape(row.cache)}</title>"
+        yield f'<text x="{RIGHT}" y="{y + 11}" font-size="11" fill="{COLOURS["approval"]}">{shown}</text>'
 
 
 def _mark(row: Row, x: float, y: float) -> str:
@@ -267,7 +273,7 @@ def table_of(drawn: Drawn) -> str:
     for depth, row in drawn.rows:
         name = truncate(" · ".join(filter(None, (row.name, row.about))), 80)
         taken = (drawn.seconds if row.end is None else row.end) - row.start
-        cells = (name, fine_duration(row.start), fine_duration(taken), figures(row))
+        cells = (name, fine_duration(row.start), fine_duration(taken), _figures_and_cache(row))
         first, *others = map(escape, cells)
         line = f'<td style="padding-inline-start:{depth + 0.5}em">{first}</td>'
         lines.append(f"<tr>{line}{''.join(f'<td>{cell}</td>' for cell in others)}</tr>")
@@ -280,7 +286,7 @@ def text_of(drawn: Drawn, width: int = 40) -> str:
     margin = max(map(len, names), default=0)
     lines = [drawn.title.partition("\n")[0], drawn.summary]
     for name, (_, row) in zip(names, drawn.rows, strict=True):
-        lines.append(f"{name:{margin}}  {_bars_text(row, drawn.seconds, width)}  {figures(row)}".rstrip())
+        lines.append(f"{name:{margin}}  {_bars_text(row, drawn.seconds, width)}  {_figures_and_cache(row)}".rstrip())
     if drawn.omitted:
         lines.append(f"{drawn.omitted:,} more rows")
     found = {bar.kind for _, row in drawn.rows for bar in row.bars}

@@ -1,10 +1,11 @@
-"""The user-facing text of displays: how a run ended, durations, counts, and remedies for errors."""
+"""The user-facing text of displays: how a run ended, durations, counts, changed requests, and remedies for errors."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from rxllm.values import AdapterError, StreamError
+from rxllm.values import AdapterError, PrefixReport, StreamError
 
 Look = Literal["running", "waiting", "done", "stopped", "failed"]
 """The look of a card. A ``waiting`` card needs input from a person."""
@@ -66,6 +67,32 @@ def thinking_text(tokens: int) -> str:
     ('thinking, about 1,234 tokens', 'thinking')
     """
     return f"thinking, about {count(tokens, 'token')}" if tokens else "thinking"
+
+
+def change_texts(metadata: Mapping[str, Any]) -> list[str]:
+    """Describe what changed at the beginning of a response's request, and how many thoughts were left out.
+
+    If rxllm does not know the change, the texts contain the provider's reason for a cache miss.
+
+    >>> change_texts({"prefix": PrefixReport("system", {"messages.1.content.0": "system"})})
+    ['system changed', '1 thought left out']
+    """
+    texts: list[str] = []
+    match metadata:
+        case {"prefix": PrefixReport(first_change=str(change))}:
+            texts.append(f"{change} changed")
+        case {"cache_miss_reason": {"type": str(reason)}} if reason.endswith("_changed"):  # others are no change
+            texts.append(reason.replace("_", " "))
+        case {"prompt_cache_diagnostics": {"type": "cache_miss", "reason": str(reason)}}:
+            texts.append(reason.replace("_", " "))
+        case _:
+            pass
+    match metadata:
+        case {"prefix": PrefixReport(left_out=left_out)} if left_out:
+            texts.append(f"{count(len(left_out), 'thought')} left out")
+        case _:
+            pass
+    return texts
 
 
 def error_text(error: Exception) -> str:
