@@ -366,7 +366,7 @@ def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]
     wrote = _seconds_writing(card, card.ended or now)
     if usage.output_tokens and wrote >= 0.001:
         texts.append(f"{usage.output_tokens / wrote:,.0f} tokens/s")
-    texts += dict.fromkeys(text for response in responses for text in change_texts(response.metadata))
+    texts += dict.fromkeys(text for answer in responses for text in change_texts(answer.metadata))
     return [text for text in [*texts, *usage_texts(_used(card))] if text]
 
 

@@ -7,7 +7,7 @@ a step's first event     adds a step with a ``waiting`` bar, which begins where 
 content                  ends the bar, and begins a ``thinking``, ``text`` or ``call`` bar; a ``text`` bar has a
                          tick for each delta
 `MessageCompleted`       ends the bar; its notes on retries, races and fallbacks add ``lost`` bars or rows; sets the
-                         step's `cache`
+                         step's `change` and `loss`
 `ErrorEvent`             ends the bar, sets the step's `error`, and adds a ``failed`` bar
 `StepRestarted`          makes all bars of the step ``lost``; the next event adds a new step
 approval is requested    adds a tool with an ``approval`` bar
@@ -122,8 +122,8 @@ class Bar(msgspec.Struct):
 class Row(msgspec.Struct):
     """A row of a timeline: a step, a tool, a lost attempt or a labelled stream.
 
-    `first` is when a step's first token arrived. `note` adds a detail, such as why the chat was halted. `cache` states
-    what the provider's cache no longer gave, and why.
+    `first` is when a step's first token arrived. `note` adds a detail, such as why the chat was halted. `change` is
+    the first change at the beginning of a step's request. `loss` is what the request lost: cached tokens and thoughts.
     """
 
     kind: Literal["step", "tool", "lost", "stream"]
@@ -137,7 +137,8 @@ class Row(msgspec.Struct):
     usage: Usage = msgspec.field(default_factory=Usage)
     model: str | None = None
     note: str = ""
-    cache: str = ""
+    change: str = ""
+    loss: str = ""
     error: str = ""
 
     @property
@@ -216,7 +217,7 @@ class Lane:
                 step = self._open_step()
                 self._end_bar(at)
                 step.end = at
-                self._add_cache(step, metadata)
+                self._add_change(step, metadata)
                 self._add_notes(step, metadata)
                 _add_gaps(step, metadata, at)
             case ErrorEvent(error=error):
@@ -265,14 +266,15 @@ class Lane:
             self._bar.end = at
             self._bar = None
 
-    def _add_cache(self, step: Row, metadata: Mapping[str, Any]) -> None:
-        """Note that the cache gave less than in the model's call before, and what changed in the request."""
-        usage, texts = step.usage, change_texts(metadata)
+    def _add_change(self, step: Row, metadata: Mapping[str, Any]) -> None:
+        usage, cached = step.usage, ""
         if usage.input_tokens is not None:
             before, now = self._cached.get(step.model, 0), usage.cached_input_tokens or 0
             self._cached[step.model] = now
-            texts = [f"cached {before:,} → {now:,} tok", *texts] if now < before else texts
-        step.cache = step.bars[0].title = " · ".join(texts)
+            cached = f"cached {before:,} → {now:,} tok" if now < before else ""
+        step.change, left_out = change_texts(metadata)
+        step.loss = joined(cached, left_out)
+        step.bars[0].title = joined(step.change, step.loss)
 
     def _add_notes(self, step: Row, metadata: Mapping[str, Any]) -> None:
         """Add the lost attempts that the notes in `metadata` describe."""
@@ -423,6 +425,11 @@ def _split(bar: Bar, began: float, ended: float) -> Iterator[Bar]:
 def _end_last(row: Row, at: float) -> None:
     if row.bars and row.bars[-1].end is None:
         row.bars[-1].end = at
+
+
+def joined(*texts: str) -> str:
+    """Return the texts that are not empty, with dots between them."""
+    return " · ".join(filter(None, texts))
 
 
 def message_of(error: Exception) -> str:

@@ -69,30 +69,29 @@ def thinking_text(tokens: int) -> str:
     return f"thinking, about {count(tokens, 'token')}" if tokens else "thinking"
 
 
-def change_texts(metadata: Mapping[str, Any]) -> list[str]:
-    """Describe what changed at the beginning of a response's request, and how many thoughts were left out.
+def change_texts(metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the first change at the beginning of a response's request, and how many thoughts were left out, as text.
 
-    If rxllm does not know the change, the texts contain the provider's reason for a cache miss.
+    If rxllm does not know the change, the first text is the provider's reason for a cache miss. Either can be empty.
 
     >>> change_texts({"prefix": PrefixReport("system", {"messages.1.content.0": "system"})})
-    ['system changed', '1 thought left out']
+    ('system changed', '1 thought left out')
     """
-    texts: list[str] = []
+    report = metadata.get("prefix")
+    left_out = report.left_out if isinstance(report, PrefixReport) else ()
+    return _change(metadata), f"{count(len(left_out), 'thought')} left out" if left_out else ""
+
+
+def _change(metadata: Mapping[str, Any]) -> str:
     match metadata:
         case {"prefix": PrefixReport(first_change=str(change))}:
-            texts.append(f"{change} changed")
+            return f"{change} changed"
         case {"cache_miss_reason": {"type": str(reason)}} if reason.endswith("_changed"):  # others are no change
-            texts.append(reason.replace("_", " "))
+            return reason.replace("_", " ")
         case {"prompt_cache_diagnostics": {"type": "cache_miss", "reason": str(reason)}}:
-            texts.append(reason.replace("_", " "))
+            return reason.replace("_", " ")
         case _:
-            pass
-    match metadata:
-        case {"prefix": PrefixReport(left_out=left_out)} if left_out:
-            texts.append(f"{count(len(left_out), 'thought')} left out")
-        case _:
-            pass
-    return texts
+            return ""
 
 
 def error_text(error: Exception) -> str:

@@ -11,6 +11,7 @@ import rxllm
 from rxllm import Usage
 from rxllm.display import Timeline, timeline
 from rxllm.display._card import Card, rows_and_status
+from rxllm.display._timeline_rows import joined
 from rxllm.events import Event, MessageCompleted, MessageStarted, TextDelta, UsageUpdated
 from rxllm.values import Message, PrefixReport, Timed
 
@@ -51,9 +52,9 @@ def drawn(*answers: list[Event]) -> Timeline:
 def test_a_timeline_shows_what_changed_and_what_was_left_out(metadata: dict[str, Any], text: str) -> None:
     run = drawn(answer(None, **metadata))
     row = run.rows[0]
-    assert (row.cache, row.bars[0].kind, row.bars[0].title) == (text, "waiting", text)
+    assert (joined(row.change, row.loss), row.bars[0].kind, row.bars[0].title) == (text, "waiting", text)
     assert text in str(run)
-    assert run.html().count(text) > 2  # the waiting bar, the row and the table
+    assert all(run.html().count(part) > 2 for part in text.split(" · "))  # the waiting bar, the row and the table
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_a_timeline_shows_what_changed_and_what_was_left_out(metadata: dict[str,
         ([answer(9000), answer(0)], "cached 9,000 → 0 tok"),
         ([answer(9000), answer(400)], "cached 9,000 → 400 tok"),
         ([answer(9000), answer(None)], "cached 9,000 → 0 tok"),
-        ([answer(9000), answer(0, prefix=PrefixReport("system"))], "cached 9,000 → 0 tok · system changed"),
+        ([answer(9000), answer(0, prefix=PrefixReport("system"))], "system changed · cached 9,000 → 0 tok"),
         ([answer(9000), answer(9000)], ""),
         ([answer(0), answer(9000)], ""),
         ([answer(None), answer(None)], ""),
@@ -74,13 +75,13 @@ def test_a_timeline_shows_that_fewer_tokens_were_cached_than_in_the_call_before(
     answers: list[list[Event]], text: str
 ) -> None:
     run = drawn(*answers)
-    assert [row.cache for row in run.rows] == [*[""] * (len(answers) - 1), text]
+    assert [joined(row.change, row.loss) for row in run.rows] == [*[""] * (len(answers) - 1), text]
     assert text in run.html()
 
 
 def test_a_call_without_usage_is_not_a_miss() -> None:
     silent: list[Event] = [event for event in answer(0) if not isinstance(event, UsageUpdated)]
-    assert [row.cache for row in drawn(answer(9000), silent, answer(50)).rows] == ["", "", "cached 9,000 → 50 tok"]
+    assert [row.loss for row in drawn(answer(9000), silent, answer(50)).rows] == ["", "", "cached 9,000 → 50 tok"]
 
 
 def test_a_card_shows_what_changed() -> None:
