@@ -72,14 +72,14 @@ def thinking_text(tokens: int) -> str:
 def change_texts(metadata: Mapping[str, Any]) -> tuple[str, str]:
     """Return the first change at the beginning of a response's request, and how many thoughts were left out, as text.
 
-    If rxllm does not know the change, the first text is the provider's reason for a cache miss. Either can be empty.
+    If rxllm does not know the change, the first text is the provider's reason for a cache miss. Thoughts were left out
+    by rxllm, before or after a refusal, or by the provider. Either text can be empty.
 
     >>> change_texts({"prefix": PrefixReport("system", {"messages.1.content.0": "system"})})
     ('system changed', '1 thought left out')
     """
-    report = metadata.get("prefix")
-    left_out = report.left_out if isinstance(report, PrefixReport) else ()
-    return _change(metadata), f"{count(len(left_out), 'thought')} left out" if left_out else ""
+    number = sum(_left_out(name, value) for name, value in metadata.items())
+    return _change(metadata), f"{count(number, 'thought')} left out" if number else ""
 
 
 def _change(metadata: Mapping[str, Any]) -> str:
@@ -92,6 +92,27 @@ def _change(metadata: Mapping[str, Any]) -> str:
             return reason.replace("_", " ")
         case _:
             return ""
+
+
+def _left_out(name: str, value: Any) -> int:
+    """Return the number of thoughts that an entry of a response's metadata reports as left out."""
+    match name, value:
+        case "prefix", PrefixReport(left_out=places):
+            return len(places)
+        case "refused_thoughts", {"left_out": [*places]}:
+            return len(places)
+        case "input_transformations", [*entries]:
+            return sum(map(_is_dropped, entries))
+        case _:
+            return 0
+
+
+def _is_dropped(transformation: Any) -> bool:
+    match transformation:
+        case {"type": "thinking_dropped"} | {"type": "reasoning", "action": "removed"}:  # Anthropic's, or OpenAI's
+            return True
+        case _:
+            return False
 
 
 def error_text(error: Exception) -> str:

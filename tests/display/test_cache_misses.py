@@ -46,7 +46,12 @@ def drawn(*answers: list[Event]) -> Timeline:
             {"prefix": PrefixReport(None, ONE), "cache_miss_reason": {"type": "model_changed"}},
             "model changed · 1 thought left out",
         ),
-        ({"prefix": "pre-", "cache_miss_reason": None, "prompt_cache_diagnostics": [1]}, ""),
+        ({"refused_thoughts": {"error": "no", "left_out": ["messages.1.content.0"]}}, "1 thought left out"),
+        ({"refused_thoughts": {"error": "no", "left_out": []}}, ""),
+        ({"input_transformations": [{"type": "thinking_dropped"}, {"type": "other"}, None]}, "1 thought left out"),
+        ({"input_transformations": [{"type": "reasoning", "action": "removed"}] * 2}, "2 thoughts left out"),
+        ({"prefix": PrefixReport(None, TWO), "refused_thoughts": {"left_out": ["a"]}}, "3 thoughts left out"),
+        ({"prefix": "pre-", "cache_miss_reason": None, "prompt_cache_diagnostics": [1], "refused_thoughts": 2}, ""),
     ],
 )
 def test_a_timeline_shows_what_changed_and_what_was_left_out(metadata: dict[str, Any], text: str) -> None:
