@@ -1,4 +1,7 @@
-"""The pictures of the README show what their code does today. `tests/web/test_web_chat_browser.py` has the fourth."""
+"""The pictures of the README and the pages show what their code does today.
+
+`tests/web/test_web_chat_browser.py` has that of the web chat.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from docs.pictures import hero, run, screens
+from docs.pictures import cache, hero, run, screens
 
 FOLDER = Path(hero.__file__).parent
 REMEDY = "run python -m docs.pictures"
@@ -29,12 +32,13 @@ def test_a_screen_shows_what_its_picture_shows(name: str, draw: Callable[[], str
     assert screens.without_times(picture(name)) == screens.without_times(draw()), REMEDY
 
 
-def test_the_timeline_is_that_of_its_run() -> None:
-    assert picture("timeline.svg") == run.timeline(), REMEDY
+@pytest.mark.parametrize(("name", "draw"), [("timeline.svg", run.timeline), ("cache.svg", cache.timeline)])
+def test_a_timeline_is_that_of_its_run(name: str, draw: Callable[[], str]) -> None:
+    assert picture(name) == draw(), REMEDY
 
 
 def test_a_picture_is_small_and_asks_no_other_server() -> None:
-    names = ["hero.svg", "card.svg", "terminal.svg", "timeline.svg", "web_chat.png"]
+    names = ["hero.svg", "card.svg", "terminal.svg", "timeline.svg", "cache.svg", "web_chat.png"]
     assert [name for name in names if (FOLDER / name).stat().st_size > 400_000] == []
     for name in names[:-1]:
         ElementTree.fromstring(picture(name))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from docs.pictures import hero, run, screens
+from docs.pictures import cache, hero, run, screens
 from tests import pictures as marbles
 
 FOLDER = Path(__file__).parent
@@ -23,6 +23,7 @@ def main() -> int:
         ("card", screens.card),
         ("terminal", screens.terminal),
         ("timeline", run.timeline),
+        ("cache", cache.timeline),
     ):
         (FOLDER / f"{name}.svg").write_text(draw())
     marbles.write()

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import msgspec
 
 from rxllm.collector import StreamCollector, with_partial_step
-from rxllm.display._words import Look, duration, ending, thinking_text
+from rxllm.display._words import Look, change_texts, duration, ending, thinking_text
 from rxllm.events import (
     EVENT_CLASSES,
     AskUserRequested,
@@ -364,8 +364,8 @@ def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]
     texts.append(", ".join(_models(responses)))
     texts += [f"{card.first - card.begun:.2f} s to the first token"] if card.first is not None else []
     wrote = _seconds_writing(card, card.ended or now)
-    if usage.output_tokens and wrote >= 0.001:
-        texts.append(f"{usage.output_tokens / wrote:,.0f} tokens/s")
+    texts += [f"{usage.output_tokens / wrote:,.0f} tokens/s"] if usage.output_tokens and wrote >= 0.001 else []
+    texts += dict.fromkeys(text for answer in responses for text in change_texts(answer.metadata))
     return [text for text in [*texts, *usage_texts(_used(card))] if text]
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from rxllm.display._card import truncate
 from rxllm.display._markdown import clean_line, escape
-from rxllm.display._timeline_rows import Bar, Kind, Row
+from rxllm.display._timeline_rows import Bar, Kind, Row, joined
 from rxllm.display._words import duration
 
 WIDTH, LEFT, PLOT, RIGHT = 1100, 250, 560, 828
@@ -91,7 +91,11 @@ def figures(row: Row) -> str:
         texts += [f"thinking: ~{hidden:,} tok" if hidden else "", dollars(usage.total_cost)]
     else:
         texts = ["" if row.end is None else fine_duration(row.end - row.start)]
-    return " · ".join(filter(None, [*texts, row.error or row.note]))
+    return joined(*texts, row.error or row.note)
+
+
+def _details(row: Row) -> str:
+    return joined(figures(row), row.change, row.loss)
 
 
 def dollars(cost: float | None) -> str:
@@ -168,16 +172,20 @@ def _row(depth: int, row: Row, y: float, scale: float, now: float) -> Iterator[s
     name = truncate(row.name, room)
     about = truncate(row.about.partition("\n")[0], max(0, room - len(name) - 2)) if room - len(name) > 4 else ""
     about = f'<tspan dx="7" font-size="12" font-weight="400" opacity=".65">{_escape(about)}</tspan>' if about else ""
-    yield f'<text x="{x + 18}" y="{y + 4.5}" font-size="13" font-weight="600">{_escape(name)}{about}</text>'
+    above = y + (-2.5 if row.change else 4.5)
+    yield f'<text x="{x + 18}" y="{above}" font-size="13" font-weight="600">{_escape(name)}{about}</text>'
     for bar in row.bars:
         yield from _bar(bar, y - BAR / 2, scale, now)
     if row.first is not None:
         yield f'<path d="M{LEFT + row.first * scale:.1f} {y - 12}v24" stroke="currentColor" stroke-width="1.5"/>'
-    text = figures(row)
-    if text:
+    if text := figures(row):
         look = f'fill="{_RED}"' if row.error else 'opacity=".65"'
         shown = f"{_escape(truncate(text, 44))}<title>{_escape(text)}</title>"
-        yield f'<text x="{RIGHT}" y="{y + 4}" {look}>{shown}</text>'
+        yield f'<text x="{RIGHT}" y="{y + (-3 if row.loss else 4)}" {look}>{shown}</text>'
+    for left, second, length in ((x + 18, row.change, room), (RIGHT, row.loss, 44)):
+        if second:
+            shown = f"{_escape(truncate(second, length))}<title>{_escape(second)}</title>"
+            yield f'<text x="{left}" y="{y + 11}" font-size="11" opacity=".85">{shown}</text>'
 
 
 def _mark(row: Row, x: float, y: float) -> str:
@@ -265,9 +273,9 @@ def table_of(drawn: Drawn) -> str:
     head = "".join(f"<th>{name}</th>" for name in ("", "starts", "takes", "figures"))
     lines: list[str] = []
     for depth, row in drawn.rows:
-        name = truncate(" · ".join(filter(None, (row.name, row.about))), 80)
+        name = truncate(joined(row.name, row.about), 80)
         taken = (drawn.seconds if row.end is None else row.end) - row.start
-        cells = (name, fine_duration(row.start), fine_duration(taken), figures(row))
+        cells = (name, fine_duration(row.start), fine_duration(taken), _details(row))
         first, *others = map(escape, cells)
         line = f'<td style="padding-inline-start:{depth + 0.5}em">{first}</td>'
         lines.append(f"<tr>{line}{''.join(f'<td>{cell}</td>' for cell in others)}</tr>")
@@ -280,7 +288,7 @@ def text_of(drawn: Drawn, width: int = 40) -> str:
     margin = max(map(len, names), default=0)
     lines = [drawn.title.partition("\n")[0], drawn.summary]
     for name, (_, row) in zip(names, drawn.rows, strict=True):
-        lines.append(f"{name:{margin}}  {_bars_text(row, drawn.seconds, width)}  {figures(row)}".rstrip())
+        lines.append(f"{name:{margin}}  {_bars_text(row, drawn.seconds, width)}  {_details(row)}".rstrip())
     if drawn.omitted:
         lines.append(f"{drawn.omitted:,} more rows")
     found = {bar.kind for _, row in drawn.rows for bar in row.bars}

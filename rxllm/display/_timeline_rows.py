@@ -6,7 +6,8 @@ event                    effect on the rows
 a step's first event     adds a step with a ``waiting`` bar, which begins where the previous step ended
 content                  ends the bar, and begins a ``thinking``, ``text`` or ``call`` bar; a ``text`` bar has a
                          tick for each delta
-`MessageCompleted`       ends the bar; its notes on retries, races and fallbacks add ``lost`` bars or rows
+`MessageCompleted`       ends the bar; its notes on retries, races and fallbacks add ``lost`` bars or rows; sets the
+                         step's `change` and `loss`
 `ErrorEvent`             ends the bar, sets the step's `error`, and adds a ``failed`` bar
 `StepRestarted`          makes all bars of the step ``lost``; the next event adds a new step
 approval is requested    adds a tool with an ``approval`` bar
@@ -27,7 +28,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from rxllm.display._words import count
+from rxllm.display._words import change_texts, count
 from rxllm.events import (
     AskUserRequested,
     ChatCompleted,
@@ -121,7 +122,8 @@ class Bar(msgspec.Struct):
 class Row(msgspec.Struct):
     """A row of a timeline: a step, a tool, a lost attempt or a labelled stream.
 
-    `first` is when a step's first token arrived. `note` adds a detail, such as why the chat was halted.
+    `first` is when a step's first token arrived. `note` adds a detail, such as why the chat was halted. `change` is
+    the first change at the beginning of a step's request. `loss` is what the request lost: cached tokens and thoughts.
     """
 
     kind: Literal["step", "tool", "lost", "stream"]
@@ -135,6 +137,8 @@ class Row(msgspec.Struct):
     usage: Usage = msgspec.field(default_factory=Usage)
     model: str | None = None
     note: str = ""
+    change: str = ""
+    loss: str = ""
     error: str = ""
 
     @property
@@ -190,6 +194,7 @@ class Lane:
         self._agents: dict[str, Lane] = {}
         self._number = 1
         self._notes: list[tuple[str, _Note]] = []
+        self._cached: dict[str | None, int] = {}  # by model: the cached input tokens of its latest call
 
     @property
     def ticks(self) -> list[float] | None:
@@ -217,6 +222,7 @@ class Lane:
                 step = self._open_step()
                 self._end_bar(at)
                 step.end = at
+                self._add_change(step, metadata)
                 self._add_notes(step, metadata)
                 _add_gaps(step, metadata, at)
             case ErrorEvent(error=error):
@@ -264,6 +270,16 @@ class Lane:
         if self._bar is not None:
             self._bar.end = at
             self._bar = None
+
+    def _add_change(self, step: Row, metadata: Mapping[str, Any]) -> None:
+        usage, cached = step.usage, ""
+        if usage.input_tokens is not None:
+            before, now = self._cached.get(step.model, 0), usage.cached_input_tokens or 0
+            self._cached[step.model] = now
+            cached = f"cached {before:,} → {now:,} tok" if now < before else ""
+        step.change, left_out = change_texts(metadata)
+        step.loss = joined(cached, left_out)
+        step.bars[0].title = joined(step.change, step.loss)
 
     def _add_notes(self, step: Row, metadata: Mapping[str, Any]) -> None:
         """Add the lost attempts that the notes in `metadata` describe."""
@@ -414,6 +430,11 @@ def _split(bar: Bar, began: float, ended: float) -> Iterator[Bar]:
 def _end_last(row: Row, at: float) -> None:
     if row.bars and row.bars[-1].end is None:
         row.bars[-1].end = at
+
+
+def joined(*texts: str) -> str:
+    """Return the texts that are not empty, with dots between them."""
+    return " · ".join(filter(None, texts))
 
 
 def message_of(error: Exception) -> str:

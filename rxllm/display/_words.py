@@ -1,10 +1,11 @@
-"""The user-facing text of displays: how a run ended, durations, counts, and remedies for errors."""
+"""The user-facing text of displays: how a run ended, durations, counts, changed requests, and remedies for errors."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from rxllm.values import AdapterError, StreamError
+from rxllm.values import AdapterError, PrefixReport, StreamError
 
 Look = Literal["running", "waiting", "done", "stopped", "failed"]
 """The look of a card. A ``waiting`` card needs input from a person."""
@@ -66,6 +67,52 @@ def thinking_text(tokens: int) -> str:
     ('thinking, about 1,234 tokens', 'thinking')
     """
     return f"thinking, about {count(tokens, 'token')}" if tokens else "thinking"
+
+
+def change_texts(metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the first change at the beginning of a response's request, and how many thoughts were left out, as text.
+
+    If rxllm does not know the change, the first text is the provider's reason for a cache miss. Thoughts were left out
+    by rxllm, before or after a refusal, or by the provider. Either text can be empty.
+
+    >>> change_texts({"prefix": PrefixReport("system", {"messages.1.content.0": "system"})})
+    ('system changed', '1 thought left out')
+    """
+    number = sum(_left_out(name, value) for name, value in metadata.items())
+    return _change(metadata), f"{count(number, 'thought')} left out" if number else ""
+
+
+def _change(metadata: Mapping[str, Any]) -> str:
+    match metadata:
+        case {"prefix": PrefixReport(first_change=str(change))}:
+            return f"{change} changed"
+        case {"cache_miss_reason": {"type": str(reason)}} if reason.endswith("_changed"):  # others are no change
+            return reason.replace("_", " ")
+        case {"prompt_cache_diagnostics": {"type": "cache_miss", "reason": str(reason)}}:
+            return reason.replace("_", " ")
+        case _:
+            return ""
+
+
+def _left_out(name: str, value: Any) -> int:
+    """Return the number of thoughts that an entry of a response's metadata reports as left out."""
+    match name, value:
+        case "prefix", PrefixReport(left_out=places):
+            return len(places)
+        case "refused_thoughts", {"left_out": [*places]}:
+            return len(places)
+        case "input_transformations", [*entries]:
+            return sum(map(_is_dropped, entries))
+        case _:
+            return 0
+
+
+def _is_dropped(transformation: Any) -> bool:
+    match transformation:
+        case {"type": "thinking_dropped"} | {"type": "reasoning", "action": "removed"}:  # Anthropic's, or OpenAI's
+            return True
+        case _:
+            return False
 
 
 def error_text(error: Exception) -> str:
