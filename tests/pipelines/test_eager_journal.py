@@ -12,7 +12,6 @@ import rxllm
 from rxllm import ChatResult, Engine, Fake, Tool, ToolCall, tool
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, Event, StepRestarted, TextDelta, ToolExecutionStarted
-from rxllm.operators import _step_tools
 from rxllm.runtime import EagerJournal, RecallingJournal
 from rxllm.testing import World, simulate
 from tests.operators.journal import Entry, KeepingJournal, MemoryJournal
@@ -208,7 +207,7 @@ def test_after_a_crash_a_recorded_response_wins_over_its_kept_beginning() -> Non
 
 
 def test_a_response_is_kept_for_a_bounded_number_of_early_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_step_tools, "MOST_KEPT", 2)
+    monkeypatch.setattr("rxllm.operators._step_tools.MOST_KEPT", 2)
     journal, kept = KeepingJournal(), list[Any]()
     keep = journal.keep
     monkeypatch.setattr(journal, "keep", lambda path, key, events: kept.append(events) or keep(path, key, events))
