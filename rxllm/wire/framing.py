@@ -157,8 +157,12 @@ class SSEDecoder(PendingFrame):
         data = self._take() + data
         body = data.removeprefix(BOM).lstrip(b"\r\n")
         document = body.lstrip()
-        if not document or BOM.startswith(data):
+        if BOM.startswith(data):
             self._append(data)
+            return b""
+        if not document:
+            # Keep only what the next bytes need, so that a long run of blank lines is not copied at every read.
+            self._append(b"\n" if body[-1:] in b"\r\n" else b"\n ")
             return b""
         self._started = True
         self.is_json = document[:1] in (b"{", b"[")
