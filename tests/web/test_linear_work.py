@@ -11,8 +11,8 @@ import pytest
 from reactivex import from_iterable
 
 import rxllm
-from rxllm import Engine, Event, Fake, MessageCompleted, ToolCall
-from rxllm.web import AGUI, encode, for_client
+from rxllm import ChatResult, Engine, Event, Fake, MessageCompleted, Thread, ToolCall
+from rxllm.web import AGUI, encode, for_client, from_ui
 from tests.laws.test_linear import APPROVAL, calls, ids, wait, work
 
 SMALL, LARGE = 40, 160
@@ -85,4 +85,26 @@ def test_the_work_to_read_an_agent_is_linear_in(make: Callable[[int], Frames]) -
 
     read(2)  # what is done once: imports, caches
     small, large = (work(partial(read, n))[0] for n in (SMALL, LARGE))
+    assert large <= 1.25 * LARGE / SMALL * small
+
+
+def test_approvals_are_compared_with_the_dropped_calls_once() -> None:
+    def approve(n: int) -> None:
+        waiting = [ToolCall(f"{id}/x", "pay") for id in ids(n)]
+        dropped: dict[str, Any] = {"dropped_calls": ids(n, "d")}
+        stored = ChatResult(Thread((rxllm.user("Pay."),), dropped), pending_tool_calls=tuple(waiting))
+        answers = [
+            {
+                "type": "tool-pay",
+                "toolCallId": call.id,
+                "state": "approval-responded",
+                "approval": {"id": call.id, "approved": True},
+            }
+            for call in waiting
+        ]
+        incoming = from_ui({"messages": [{"role": "assistant", "parts": answers}]}, stored=stored)
+        assert len(incoming.approvals) == n
+
+    approve(2)  # what is done once: imports, caches
+    small, large = (work(partial(approve, n))[0] for n in (SMALL, LARGE))
     assert large <= 1.25 * LARGE / SMALL * small
