@@ -367,11 +367,12 @@ class JSONArrayDecoder(PendingFrame):
         if byte == b"]":
             self.ended = True
             return at
-        # Nearly every read contains exactly one element, so try that case first.
-        end = data.rfind(b"}") + 1
-        if byte == b"{" and not frames and end - at <= self.max_frame and _is_element(data[at:end]):
-            frames.append(data[at:end])
-            return end
+        if byte == b"{" and not frames:
+            # Nearly every read contains exactly one element, so try that case first.
+            end = data.rfind(b"}") + 1
+            if end - at <= self.max_frame and _is_element(data[at:end]):
+                frames.append(data[at:end])
+                return end
         if byte == b'"':
             self._append(byte)
             self._in_string = True
