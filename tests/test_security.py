@@ -38,6 +38,9 @@ TESTS = {
     "the counters of a usage": "adapters/test_work.py::test_counters_of_too_many_names_are_an_error",
     "the parts of an item (Responses)": "adapters/test_work.py::test_an_item_of_too_many_parts_is_an_error",
     "the id of an item (Responses)": "adapters/test_work.py::test_an_item_with_a_very_long_id_is_an_error",
+    "the parameters of an MCP tool that are also sent as headers": (
+        "mcp/test_hostile.py::test_a_tool_with_too_many_headers_is_left_out_over_http"
+    ),
     "the arguments that are read at a time": (
         "operators/test_argument_streams.py::test_other_tasks_run_while_a_long_delta_is_read"
     ),

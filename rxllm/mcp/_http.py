@@ -176,6 +176,9 @@ class _Decoder(FrameDecoder):
 
 
 KEY = "x-mcp-header"
+MOST_HEADERS = 100
+"""The maximum number of a tool's parameters that are also sent as headers."""
+
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _TYPES = ("string", "integer", "boolean")
 _DATA = ("default", "examples", "const", "enum")
@@ -202,6 +205,8 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
         if (name := f"mcp-param-{token.lower()}") in headers.values():
             raise ValueError(f"{KEY} {token[:80]!r} is used by two parameters")
         headers[path] = name
+        if len(headers) > MOST_HEADERS:
+            raise ValueError(f"more than {MOST_HEADERS} of its parameters have {KEY}")
     return headers
 
 

@@ -268,6 +268,8 @@ class ForeignRun:
         self._agents: dict[str, ForeignRun] = {}  # the inner agents, by run id
         self._has_response = False
         self._has_results = False  # True if the latest response has ended, but not its step
+        self._usage = Usage()  # the usage of the first `_counted` steps, because an agent may finish many times
+        self._counted = 0
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":
@@ -343,6 +345,8 @@ class ForeignRun:
     def _chat(self, outcome: Frame) -> ev.Event:
         interrupts = outcome.get("interrupts", ())
         steps = self._fold.state.steps
+        self._usage = sum((step.response.usage for step in steps[self._counted :]), self._usage)
+        self._counted = len(steps)
         answered = {result.tool_call_id for result in steps[-1].tool_results}
         pending = tuple(call for call in steps[-1].response.tool_calls if call.id not in answered)
         question = next((interrupt for interrupt in interrupts if interrupt["reason"] != "tool_call"), None)
@@ -354,7 +358,7 @@ class ForeignRun:
             pending_question=question and question.get("message"),
             pending_tool_call_id=question and question["id"],
             pending_tool_calls=pending,
-            usage=sum((step.response.usage for step in steps), Usage()),
+            usage=self._usage,
             metadata={"interrupts": interrupts} if interrupts else {},
         )
         return self._fold.filled(ev.ChatCompleted(result))

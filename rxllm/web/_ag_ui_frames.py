@@ -78,14 +78,21 @@ class LongForms:
         """Yield frames for the parts of the snapshot that the agent has not sent as deltas."""
         messages = self._new_messages() if self._snapshot else []
         ids = {message["id"] for message in messages}
+        # The agent may have given messages of the snapshot other ids in its deltas.
+        strays = {
+            kind: "".join(piece for id, pieces in said.items() if id not in ids for piece in pieces)
+            for kind, said in self._said.items()
+        }
         for message in messages:
             role, id = message.get("role"), message["id"]
-            if role == "tool" and (call := str(message.get("toolCallId"))) in self._calls - self._results:
+            call = str(message.get("toolCallId"))
+            if role == "tool" and call in self._calls and call not in self._results:
                 content = message.get("content", "")
                 yield {"type": "TOOL_CALL_RESULT", "messageId": id, "toolCallId": call, "content": content}
             if role in _OTHERS:
                 continue
-            yield from self._unsent_text("REASONING" if role == "reasoning" else "TEXT", message, ids)
+            kind = "REASONING" if role == "reasoning" else "TEXT"
+            yield from self._unsent_text(kind, message, strays[kind])
             for call in message.get("toolCalls") or ():
                 yield from self._unsent_call(id, call)
 
@@ -104,13 +111,12 @@ class LongForms:
         start = max((number + 1 for number, message in enumerate(messages) if is_old(message)), default=0)
         return [message for message in messages[start:] if "subagentRunId" not in message]
 
-    def _unsent_text(self, kind: str, message: Frame, ids: set[str]) -> Iterator[Frame]:
+    def _unsent_text(self, kind: str, message: Frame, strays: str) -> Iterator[Frame]:
         id, text = message["id"], _text_of(message.get("content"))
         said = self._said[kind]
         if id in said:
             text, id = rest(text, "".join(said[id])), f"{id}:rest"
-        else:  # the agent may have given the message another id in its deltas
-            strays = "".join(piece for other, pieces in said.items() if other not in ids for piece in pieces)
+        else:
             text = "" if text in strays else text.removeprefix(strays)
         if not text:
             return

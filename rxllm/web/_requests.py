@@ -28,7 +28,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
@@ -196,6 +196,7 @@ class StoredConversation:
         self.question = question or next(open_questions(self.thread), None)
         self.approvals: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
+        self._dropped = frozenset(dropped_calls(self.thread))
         self._client_tools = client_tools
 
     def call_of(self, shown: str) -> str:
@@ -211,7 +212,7 @@ class StoredConversation:
         call = self.pending[id]
         if shown == approval_id(call):
             return
-        is_reused = any(id == dropped or id.startswith(f"{dropped}/") for dropped in dropped_calls(self.thread))
+        is_reused = any(outer in self._dropped for outer in accumulate(id.split("/"), "{}/{}".format))
         if shown not in ("", id) or (is_reused and input != call.arguments):
             fault = f"is for an earlier call with the id {id!r}; load the conversation again to see the waiting call"
             raise ValidationError("invalid_request", errors=[(path, fault)], metadata={OUTDATED: id})

@@ -157,8 +157,12 @@ class SSEDecoder(PendingFrame):
         data = self._take() + data
         body = data.removeprefix(BOM).lstrip(b"\r\n")
         document = body.lstrip()
-        if not document or BOM.startswith(data):
+        if BOM.startswith(data):
             self._append(data)
+            return b""
+        if not document:
+            # Keep only what the next bytes need, so that a long run of blank lines is not copied at every read.
+            self._append(b"\n" if body[-1:] in b"\r\n" else b"\n ")
             return b""
         self._started = True
         self.is_json = document[:1] in (b"{", b"[")
@@ -363,11 +367,12 @@ class JSONArrayDecoder(PendingFrame):
         if byte == b"]":
             self.ended = True
             return at
-        # Nearly every read contains exactly one element, so try that case first.
-        end = data.rfind(b"}") + 1
-        if byte == b"{" and not frames and end - at <= self.max_frame and _is_element(data[at:end]):
-            frames.append(data[at:end])
-            return end
+        if byte == b"{" and not frames:
+            # Nearly every read contains exactly one element, so try that case first.
+            end = data.rfind(b"}") + 1
+            if end - at <= self.max_frame and _is_element(data[at:end]):
+                frames.append(data[at:end])
+                return end
         if byte == b'"':
             self._append(byte)
             self._in_string = True

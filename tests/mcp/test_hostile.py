@@ -363,6 +363,15 @@ def test_a_tool_with_faulty_headers_is_left_out_over_http() -> None:
         assert [tool.name for tool in mcp.tools(server.url).run()] == ["fine"]
 
 
+def test_a_tool_with_too_many_headers_is_left_out_over_http() -> None:
+    def headers(n: int) -> dict[str, Any]:
+        places = {f"p{i}": {"type": "string", "x-mcp-header": f"h{i}"} for i in range(n)}
+        return {"name": f"f{n}", "inputSchema": {"properties": places}}
+
+    with scripted(list={"tools": [headers(100), headers(101)]}) as server:
+        assert [tool.name for tool in mcp.tools(server.url).run()] == ["f100"]
+
+
 def test_a_schema_with_an_address_in_it_is_not_fetched() -> None:
     with Loopback(Reply(b"{}")) as canary:
         schema = {"type": "object", "properties": {"x": {"$ref": f"{canary.url}/schema.json"}}}

@@ -115,6 +115,15 @@ def test_an_oversized_frame_raises_after_the_frames_before_it(body):
     assert whole == single == (expected, "oversized_frame")
 
 
+@pytest.mark.parametrize("blank", [b"\n", b"\r\n", b"  \n", b" ", b"\xef\xbb\xbf\n"])
+@pytest.mark.parametrize("body", [b'data: {"a": 1}\n\n', b'{"a": 1}'])
+def test_blank_lines_before_the_first_frame_are_not_kept(blank, body):
+    """Otherwise, every read would copy all of them."""
+    body = b"\n" + body if blank == b" " else body
+    reads = [blank, *(blank[-1:] for _ in range(100)), body]
+    assert frames(*reads, max_frame=20) == [("message", b'{"a": 1}')]
+
+
 def test_many_frames_in_one_read_are_not_oversized():
     assert len(frames(b"data: 1\n\n" * 100, max_frame=10)) == 100
 
