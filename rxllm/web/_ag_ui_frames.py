@@ -13,6 +13,9 @@ OWN = "rxllm"
 
 _OTHERS = ("user", "system", "developer", "tool", "activity")
 
+_MOST_LOOKS = 100
+"""How many texts of a snapshot are looked for in vain among the deltas that had other ids. Later ones are new."""
+
 
 def author(message: Frame) -> str:
     """Return the role of a message, or of a frame that starts one. A role that AG-UI does not know is the assistant."""
@@ -51,6 +54,7 @@ class LongForms:
         self._input = _messages_in(cast(Frame, given).get("messages") if isinstance(given, dict) else None)
         self._snapshot: list[Frame] = []
         self._others: set[Any] = set()
+        self._looks = 0
         self._said: dict[str, dict[Any, list[str]]] = {"TEXT": {}, "REASONING": {}}
         """The deltas of each message, by kind and message id."""
         self._calls: set[str] = set()
@@ -76,6 +80,7 @@ class LongForms:
 
     def _unsent(self) -> Iterator[Frame]:
         """Yield frames for the parts of the snapshot that the agent has not sent as deltas."""
+        self._looks = _MOST_LOOKS
         messages = self._new_messages() if self._snapshot else []
         ids = {message["id"] for message in messages}
         # The agent may have given messages of the snapshot other ids in its deltas.
@@ -116,8 +121,11 @@ class LongForms:
         said = self._said[kind]
         if id in said:
             text, id = rest(text, "".join(said[id])), f"{id}:rest"
+        elif self._looks and text in strays:
+            text = ""
         else:
-            text = "" if text in strays else text.removeprefix(strays)
+            self._looks = max(self._looks - 1, 0)
+            text = text.removeprefix(strays)
         if not text:
             return
         yield {"type": f"{kind}_MESSAGE_START", "messageId": id, "role": "assistant"}

@@ -53,6 +53,9 @@ MAX_VALUES = 100_000
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
 """The type of ids, names and URLs in requests: text without lone surrogates."""
 
+_MOST_AGENTS = 100
+"""How many levels of agents are looked for in the id of a call."""
+
 OUTDATED = "outdated_approval"
 """The key in an error's metadata for the id of a call, if an approval is for an earlier call with this id."""
 
@@ -212,7 +215,7 @@ class StoredConversation:
         call = self.pending[id]
         if shown == approval_id(call):
             return
-        is_reused = any(outer in self._dropped for outer in accumulate(id.split("/"), "{}/{}".format))
+        is_reused = any(outer in self._dropped for outer in accumulate(id.split("/", _MOST_AGENTS), "{}/{}".format))
         if shown not in ("", id) or (is_reused and input != call.arguments):
             fault = f"is for an earlier call with the id {id!r}; load the conversation again to see the waiting call"
             raise ValidationError("invalid_request", errors=[(path, fault)], metadata={OUTDATED: id})
