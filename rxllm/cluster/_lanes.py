@@ -22,7 +22,7 @@ from distributed import Client, LocalCluster
 from reactivex import Observable, abc
 from reactivex.disposable import SingleAssignmentDisposable
 
-from rxllm import AdapterError, EngineError, Event, LLMError, Stream, from_async_iter, to_async_iter
+from rxllm import AdapterError, EngineError, Event, LLMError, Stream, StreamError, from_async_iter, to_async_iter
 from rxllm.cluster import _worker
 from rxllm.cluster._worker import Outcome, pack
 
@@ -172,7 +172,7 @@ def _unpack(data: bytes) -> Outcome:
         return pickle.loads(data)
     except Exception as error:  # the class of a pickled exception may not accept the exception's `args`
         message = f"this process cannot read the worker's response: {type(error).__name__}: {error}"
-        return [], EngineError("invalid_engine", message)
+        return [], StreamError("malformed_event", message)
 
 
 class Lanes:

@@ -270,7 +270,7 @@ class _TurnFold:
 def parsed(type: type[T] | Callable[[str], T], /) -> Callable[[Observable[Event]], Stream[T]]: ...
 @overload
 def parsed(type: Mapping[str, Any] | UnionType, /) -> Callable[[Observable[Event]], Stream[Any]]: ...
-def parsed(type: Any = None, /) -> Callable[[Observable[Event]], Stream[Any]]:
+def parsed(type: Any = ..., /) -> Callable[[Observable[Event]], Stream[Any]]:
     """Parse the complete answer as `type`.
 
     ::
@@ -293,7 +293,7 @@ def parsed(type: Any = None, /) -> Callable[[Observable[Event]], Stream[Any]]:
 
     Raises ``ValidationError("invalid_option")`` if `type` is invalid.
     """
-    if type is None:
+    if type is ...:
         raise TypeError(f"parsed() needs a type; write {advice('arguments', 'parsed')}")
     read = text_parser("type", type)
     return fold_events("parsed", lambda state: parsed_value(final_answer(state), read))

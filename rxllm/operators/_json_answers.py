@@ -29,7 +29,7 @@ T = TypeVar("T")
 def partials(type: type[T], /) -> Callable[[Observable[Event]], Stream[Partial[T]]]: ...
 @overload
 def partials(type: UnionType, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]: ...
-def partials(type: Any = None, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]:
+def partials(type: Any = ..., /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]:
     """Emit a growing `Partial` of the JSON answer.
 
     ::
@@ -62,7 +62,7 @@ def partials(type: Any = None, /) -> Callable[[Observable[Event]], Stream[Partia
 
     Raises ``ValidationError("invalid_option")`` unless JSON can be parsed into `type`.
     """
-    if type is None:
+    if type is ...:
         raise TypeError(f"partials() needs a type; write {advice('arguments', 'partials')}")
     check("type", type, is_type(type), "a type that JSON can be parsed into")
     read = text_parser("type", type)

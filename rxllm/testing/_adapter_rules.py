@@ -15,7 +15,7 @@ from rxllm.adapters import HTTPAdapter
 from rxllm.chunks import ChunkFeeder, StreamChunk, validate
 from rxllm.engine import as_engine
 from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, Nested, RawChunk, Steered, UsageUpdated
-from rxllm.runtime import Stream, clock, from_async_iter
+from rxllm.runtime import LoopScheduler, Stream, from_async_iter
 from rxllm.testing._adapter_run import (
     KEY,
     SENT_RULES,
@@ -257,7 +257,7 @@ def _subscriber(run: AdapterRun) -> None:
         raise failure
 
     # Without a scheduler, a Stream itself would pass the exception on.
-    observed = run.observe(run.stream(), on_next=raise_failure, scheduler=clock(None))
+    observed = run.observe(run.stream(), on_next=raise_failure, scheduler=LoopScheduler(None))
     expect(observed.errors == [failure], f"its on_error received {observed.errors or 'nothing'}")
     expect(len(observed.events) == 1, f"{len(observed.events) - 1} events followed the exception")
 

@@ -76,7 +76,7 @@ class Encoder:
 
         Raises the same errors as `rxllm.serializer.to_data`.
         """
-        if type(event) is ev.TextDelta and (frame := self._next_delta(event)) is not None:
+        if type(event) is ev.TextDelta and not event.refusal and (frame := self._next_delta(event)) is not None:
             self._fold.apply(event)
             return [frame]
         path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
@@ -123,6 +123,10 @@ class Encoder:
                 return self._delta(lane, "REASONING", id, delta)
             case ev.TextCompleted(text=text, id=id):
                 return self._complete_block(lane, "TEXT", id, text)
+            case ev.ThinkingCompleted(text="", signature=None, id=id) if (
+                open_block(lane.blocks, "REASONING", id) is None
+            ):
+                return []  # an empty message would stay in the client's history
             case ev.ThinkingCompleted(text=text, signature=signature, id=id):
                 return self._complete_block(lane, "REASONING", id, text, signature)
             case ev.ToolCallStarted() | ev.ToolCallDelta() | ev.ToolCallCompleted():

@@ -102,8 +102,8 @@ class Encoder:
                 return self._delta("text", id, delta)
             case ev.ThinkingDelta(delta=delta, id=id) if delta:
                 return self._delta("reasoning", id, delta)
-            case ev.TextCompleted(text=text, id=id):
-                return self._complete_block("text", id, text, {})
+            case ev.TextCompleted(text=text, id=id, refusal=refusal):
+                return self._complete_block("text", id, text, _own("refusal", refusal or None))
             case ev.ThinkingCompleted(text=text, signature=signature, id=id):
                 return self._complete_block("reasoning", id, text, _own("signature", signature))
             case ev.MessageStarted():
@@ -318,7 +318,7 @@ class Decoder:
             raise malformed(frame)
         del self.blocks[kind, name]
         if kind == "text":
-            return [ev.TextCompleted(block.text, block.id)]
+            return [ev.TextCompleted(block.text, block.id, refusal=_read_own_data(frame, "refusal", None) is True)]
         signature: Any = _read_own_data(frame, "signature", None)
         return [ev.ThinkingCompleted(block.text, signature if isinstance(signature, str) else None, None, block.id)]
 

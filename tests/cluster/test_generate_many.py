@@ -34,6 +34,7 @@ from rxllm import (
     OpenAIChat,
     Response,
     RetryPolicy,
+    StreamError,
     ValidationError,
     models,
     tool,
@@ -654,9 +655,8 @@ def test_a_worker_takes_its_key_from_its_environment(client: Any) -> None:
         # An adapter that was pickled has left its key behind already.
         adapter = pickle.loads(pickle.dumps(OpenAIChat(base_url=server.url, api_key="sk-canary")))
         client.run(set_key, "")
-        (response,) = generate_many(adapter, ["1"], client=client, model="m").run()
-        assert isinstance(response.error, EngineError)
-        assert "in the process that uses the adapter, set OPENAI_API_KEY in the environment" in str(response.error)
+        with pytest.raises(EngineError, match="in the process that uses the adapter, set OPENAI_API_KEY in the env"):
+            generate_many(adapter, ["1"], client=client, model="m").run()
         assert not server.requests
         client.run(set_key, "sk-there")
         try:
@@ -720,7 +720,7 @@ def _fail_oddly(request: Any) -> Any:
 
 def test_a_response_that_cannot_be_read_here_fails_alone(client: Any) -> None:
     odd, other = list(generate_many(Fake(_fail_oddly), ["odd", "a"], client=client))
-    assert isinstance(odd.error, EngineError)
+    assert isinstance(odd.error, StreamError)
     assert "this process cannot read the worker's response: TypeError" in str(odd.error)
     assert other.output_text == "Hi"
 
@@ -729,9 +729,8 @@ def test_an_engine_that_a_worker_cannot_read_is_an_error(client: Any, tmp_path: 
     (tmp_path / "only_here.py").write_text("def shout(request):\n    return 'HI'\n")
     monkeypatch.syspath_prepend(tmp_path)
     only_here = __import__("only_here")
-    (response,) = generate_many(Fake(only_here.shout), ["Hi"], client=client).run()
-    assert isinstance(response.error, EngineError)
-    assert "No module named 'only_here'; install the same packages on the worker" in str(response.error)
+    with pytest.raises(EngineError, match="No module named 'only_here'; install the same packages on the worker"):
+        generate_many(Fake(only_here.shout), ["Hi"], client=client).run()
 
 
 def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path) -> None:

@@ -39,6 +39,9 @@ def itself(engine: Engine, tools: list[Tool]) -> ChatResult:
 
 
 def waits_in_agent(result: ChatResult) -> bool:
+    """Whether an agent waits, or a call that the provider runs: Chat Completions cannot ask for either."""
+    if any(call.metadata.get("hosted") for call in result.pending_tool_calls):
+        return True
     return any("/" in (id or "") for id in [result.pending_tool_call_id, *(c.id for c in result.pending_tool_calls)])
 
 

@@ -97,7 +97,12 @@ def ours(events: list[Event]) -> dict[str, Any]:
     known = [message for message in messages if message is not None]
     return {
         "text": "".join(message.text for message in known),
-        "thinking": [(p.text, p.signature) for message in known for p in message.parts if isinstance(p, ThinkingPart)],
+        "thinking": [
+            (part.text, part.signature)
+            for message in known
+            for part in message.parts
+            if isinstance(part, ThinkingPart) and (part.text or part.signature)
+        ],
         "calls": {call.id: (call.name, call.raw_arguments) for message in known for call in message.tool_calls},
         "results": {r.tool_call_id: r.text for r in results if r.text != "<awaiting user response>"},
         "input_tokens": state.to_chat_result().usage.input_tokens,
@@ -402,10 +407,11 @@ def test_an_agent_that_waits_for_approval_is_suspended() -> None:
     check_rules(frames)
     (agent,) = (frame["subagentRunId"] for frame in frames if frame["type"] == "SUBAGENT_STARTED")
     (end,) = (frame for frame in frames if frame["type"] == "SUBAGENT_FINISHED")
-    assert end["outcome"] == {"type": "suspended", "interruptIds": [web.approval_id(halted.pending_tool_calls[0])]}
+    shown = web.approval_id(halted.pending_tool_calls[0])
+    assert end["outcome"] == {"type": "suspended", "interruptIds": [shown]}
     (result,) = judged([frames])
     (interrupt,) = result["interrupts"]
-    assert (interrupt["id"], interrupt["toolCallId"], interrupt["subagentRunId"]) == ("c1/c2", "c1/c2", agent)
+    assert (interrupt["id"], interrupt["toolCallId"], interrupt["subagentRunId"]) == (shown, "c1/c2", agent)
 
 
 def test_a_stream_that_is_cut_off_is_an_error_on_the_wire() -> None:
