@@ -432,7 +432,7 @@ def test_a_json_schema():
 
 @pytest.mark.parametrize("wrong", [{"type": "json_object"}, "yaml"])
 def test_formats_that_the_api_does_not_know(wrong: Any):
-    with pytest.raises(ValidationError, match="response_format must be (a type, )?'text'") as caught:
+    with pytest.raises(ValidationError, match=r"response_format must be (a type, )?'text'") as caught:
         asked(user("Hi"), response_format=wrong)
     assert caught.value.reason == "invalid_request"
 
