@@ -185,6 +185,8 @@ ADVICE: dict[str, dict[str, str]] = {
         "stop_reason": "`finish_reason`",
         "usage_metadata": "`usage`",
         "cost": "`usage.total_cost`",
+        "latency duration elapsed": "`seconds`",
+        "ttft": "`first_token_seconds`",
         "thread": "`rxllm.chat(...)`, which returns a ChatResult with the thread",
     },
     "StepResult": {
@@ -197,11 +199,13 @@ ADVICE: dict[str, dict[str, str]] = {
         "message thinking id model": "`final_response.{name}`",
         "response": "`final_response`",
         "tool_calls": "`pending_tool_calls` for the unanswered calls, or the tool_calls of each step's response",
-        "interruptions interrupts approvals": "`pending_tool_calls`",
+        "interruptions interrupts approvals pending_approvals pending": "`pending_tool_calls`",
         "question": "`pending_question`",
         "messages": "`thread.messages`",
         "turns": "`steps`",
         "cost": "`usage.total_cost`",
+        "latency duration elapsed": "`seconds`",
+        "ttft": "`first_token_seconds`",
     },
     "Turn": {
         "thread": "`session.thread`",
@@ -250,6 +254,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "chat": "`rxllm.chat(engine, thread)`",
         "stream": "`rxllm.stream(engine, thread)`, or `rxllm.stream_generate(engine, request)`",
         "run": "`rxllm.generate(engine, request).run()`",
+        "replace copy with_options": "`rxllm.Engine(engine, errors='raise')`, which changes these settings",
     },
     # Names in modules
     "rxllm": {

@@ -60,9 +60,14 @@ class LLMError(Exception):
             ERROR_CLASSES[cls.__name__] = cls
 
     def __init__(self, reason: str, message: str | None = None, *, metadata: Mapping[str, Any] | None = None) -> None:
+        if type(self) is LLMError:
+            raise ValueError(
+                "LLMError is a base class; write AdapterError(reason, message) or StreamError(reason, message)"
+            )
         if reason not in self.REASONS:
             known = ", ".join(sorted(self.REASONS))
-            raise ValueError(f"{reason!r} is not a valid reason for {type(self).__name__}; the reasons are {known}")
+            fault = f"{reason!r} is not a valid reason for {type(self).__name__}"
+            raise ValueError(f"{fault}; the reasons are {known}, and your own words are the second argument")
         self.reason = reason
         self.message = self.default_message() if message is None else message
         self.metadata = dict(metadata or {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
@@ -99,20 +100,27 @@ class Response(Measured, Value, Generic[T]):
 
 
 class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item and the label of the stream that emitted it."""
+    """An item and the label of the stream that emitted it. It can be unpacked, as in ``for label, item in merged``."""
 
     label: str
     item: T_co
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.label, self.item))
 
 
 class Timed(msgspec.Struct, Generic[T_co], frozen=True):
     """An item and the time at which it was emitted.
 
-    `at` is in seconds since the subscription or the start of the run.
+    `at` is in seconds since the subscription or the start of the run. It can be unpacked, as in
+    ``for at, item in timed``.
     """
 
     at: float
     item: T_co
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.at, self.item))
 
 
 class TextAt(msgspec.Struct, frozen=True):

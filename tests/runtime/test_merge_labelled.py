@@ -142,3 +142,7 @@ def test_other_things_than_streams_are_refused(streams: Any) -> None:
 def test_a_bound_that_is_none_is_refused(concurrency: Any) -> None:
     with pytest.raises(ValidationError, match="concurrency"):
         rxllm.merge_labelled({"a": just(1)}, concurrency=concurrency)
+
+
+def test_an_item_and_its_label_are_unpacked() -> None:
+    assert [(label, item) for label, item in rxllm.merge_labelled(a=just(1))] == [("a", 1)]

@@ -103,3 +103,8 @@ def test_metadata_is_a_copy() -> None:
     error = StreamError("timeout", metadata=metadata)
     metadata["a"] = 2
     assert error.metadata == {"a": 1}
+
+
+def test_the_base_class_says_what_to_raise() -> None:
+    with pytest.raises(ValueError, match=r"write AdapterError\(reason, message\) or StreamError\(reason, message\)"):
+        LLMError("the server broke")
