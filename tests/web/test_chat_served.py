@@ -242,7 +242,7 @@ def litestar(app: Any) -> Any:
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         await app(scope, receive, send)
 
-    return Litestar([handler])
+    return Litestar([handler], logging_config=None)  # its own would set the root logger
 
 
 def litestar_below(app: Any) -> Any:
@@ -250,7 +250,7 @@ def litestar_below(app: Any) -> Any:
     async def handler(scope: Any, receive: Any, send: Any) -> None:
         await app(scope, receive, send)
 
-    return Litestar([handler])
+    return Litestar([handler], logging_config=None)  # its own would set the root logger
 
 
 @pytest.mark.parametrize(

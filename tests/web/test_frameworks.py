@@ -209,7 +209,7 @@ def test_litestar_awaits_a_stream() -> None:
         answer: Any = hello().pipe(ops.to_text())
         return answer
 
-    assert asyncio.run(get(Litestar([forgotten]), "/chat")).text == "Hello"
+    assert asyncio.run(get(Litestar([forgotten], logging_config=None), "/chat")).text == "Hello"
 
 
 def test_a_stream_is_no_mapping() -> None:
