@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import reactivex
 from reactivex import Observable, abc
 from reactivex import operators as rx
-from reactivex.internal import is_future
 from reactivex.typing import AbsoluteOrRelativeTime
 
 from rxllm.events import EVENT_CLASSES, ErrorEvent, StepRestarted
 from rxllm.values import AdapterError, StreamError
+from rxllm.values.argument_checks import check
 from rxllm.values.errors import as_llm_error
 
 T = TypeVar("T")
@@ -140,8 +140,13 @@ def _in_attempts(make: Callable[[Observable[T], _Attempts], Observable[T]]) -> C
     return operator
 
 
-def _observable(source: Any) -> Observable[Any]:
-    return reactivex.from_future(source) if is_future(source) else source
+def _observable(source: Any, name: str) -> Observable[Any]:
+    if isinstance(source, Observable):
+        return cast(Observable[Any], source)
+    check(
+        name, source, hasattr(source, "add_done_callback"), "an Observable or a future, or a function that returns one"
+    )
+    return reactivex.from_future(source)
 
 
 def retry(retry_count: int | None) -> Callable[[Observable[T]], Observable[T]]:
@@ -151,7 +156,7 @@ def retry(retry_count: int | None) -> Callable[[Observable[T]], Observable[T]]:
 def catch(handler: Any) -> Callable[[Observable[T]], Observable[T]]:
     def make(source: Observable[Any], attempts: _Attempts) -> Observable[Any]:
         def other(error: Exception, _: Observable[Any]) -> Observable[Any]:
-            return attempts.attempt(_observable(handler(error, source) if callable(handler) else handler))
+            return attempts.attempt(_observable(handler(error, source) if callable(handler) else handler, "handler"))
 
         return attempts.attempt(source).pipe(rx.catch(other))
 
@@ -172,7 +177,7 @@ def timeout(
             if other is None:
                 return reactivex.throw(error)
             attempts.fail(error)
-            return attempts.attempt(_observable(other))
+            return attempts.attempt(_observable(other, "other"))
 
         return attempts.attempt(source).pipe(rx.timeout(duetime, reactivex.defer(instead), scheduler))
 

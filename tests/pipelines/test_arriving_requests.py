@@ -15,7 +15,7 @@ import rxllm
 from rxllm import AdapterError, EngineError, Fake, Request, Response, Stream, ValidationError
 from rxllm.runtime import MAX_WAITING
 from rxllm.testing import simulate
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 def shout(request: Request) -> Any:
@@ -159,7 +159,7 @@ def test_requests_pushed_by_another_thread_are_asked() -> None:
 
     thread = threading.Thread(target=push)
     thread.start()
-    thread.join()
+    thread.join(PATIENCE)
     wait_until(ended.is_set)
     assert texts(answers) == [f"N{number}" for number in range(50)]
 

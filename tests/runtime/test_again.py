@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -20,7 +21,7 @@ from rxllm import operators as ops
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.marbles import cold
 from rxllm.testing.virtual_time import Clock
-from rxllm.values import Message
+from rxllm.values import Message, ValidationError
 from tests.examples import examples
 
 CUT = ["2, 3, ", ("error", "provider_unavailable")]
@@ -153,6 +154,21 @@ def test_nothing_is_held_back() -> None:
     Stream.of(source).retry(2).subscribe(seen.append)
     source.on_next(TextDelta("a"))
     assert seen == [TextDelta("a")]
+
+
+@pytest.mark.parametrize("wrong", ["other", lambda error, again: "other"])
+def test_what_is_no_stream_is_refused_with_what_to_write(wrong: Any) -> None:
+    with pytest.raises(ValidationError, match="handler must be an Observable or a future, or a function that returns"):
+        list(asked(CUT).catch(wrong))
+
+
+def test_a_future_may_follow() -> None:
+    async def main() -> None:
+        later: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        later.set_result("later")
+        assert await Stream.of(reactivex.throw(MINE)).catch(lambda error, again: later) == "later"
+
+    asyncio.run(main())
 
 
 def test_a_repeated_stream_is_no_restart() -> None:
